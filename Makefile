@@ -1,0 +1,43 @@
+# `make demo` and `make test` need only Python 3.11+, make and git; everything is installed into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/installed
+
+.PHONY: demo test test-all lint types models bench lock clean
+
+demo: $(INSTALLED)
+	$(BIN)/vitlet train
+
+test: $(INSTALLED) lint types
+	$(BIN)/python -m pytest
+
+# Heavier parts (a browser, other trainers, exports) join here; so far there are none.
+test-all: $(INSTALLED)
+	@echo "test-all: nothing beyond 'make test' yet"
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+# Every timm name once; resumable; writes benchmarks/results/models.csv
+models: $(INSTALLED)
+	$(BIN)/python benchmarks/models.py
+
+bench: $(INSTALLED)
+	$(BIN)/python benchmarks/drloc.py
+
+$(INSTALLED): requirements.lock pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	touch $(INSTALLED)
+
+lock:
+	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --generate-hashes --output-file requirements.lock
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache

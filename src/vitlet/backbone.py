@@ -1,0 +1,223 @@
+"""Any timm model that implements ``forward_intermediates`` becomes a source of `Features`, without per-model code.
+
+`LayerBackbone` does the same for any other module by the name of the layer whose output is the grid.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from vitlet.errors import VitletError, nearest
+from vitlet.features import Features, Grid, Needs, Shapes
+from vitlet.views import View
+
+Layout = Literal["auto", "NCHW", "NHWC", "NLC"]
+
+
+class Backbone(nn.Module):
+    """A network and the size of the images it is given.
+
+    Args:
+        model: the network; its own ``state_dict`` never gains a key.
+        img_size: side, or ``(height, width)``, of the images.
+        in_chans: channels of the images.
+    """
+
+    def __init__(self, model: nn.Module, *, img_size: int | tuple[int, int], in_chans: int) -> None:
+        super().__init__()
+        self.model = model
+        self.img_size = (img_size, img_size) if isinstance(img_size, int) else img_size
+        self.in_chans = in_chans
+
+    @abstractmethod
+    def forward(self, view: View, needs: Needs = Needs()) -> Features:
+        """One forward pass; raises `VitletError` if something that is needed cannot be had."""
+
+    def shapes(self, needs: Needs = Needs()) -> Shapes:
+        """Sizes of all grids, from one pass over an empty image; also refuses grids no spatial task can use."""
+        parameter = next(self.model.parameters(), torch.empty(0))
+        image = torch.zeros(1, self.in_chans, *self.img_size, device=parameter.device, dtype=parameter.dtype)
+        training = {module: module.training for module in self.model.modules()}
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                features = self(View(image), needs)
+        except VitletError:
+            raise
+        except Exception as problem:  # the network's own complaint: any type, any model
+            raise VitletError(
+                f"{self.describe()} cannot take {self.in_chans}-channel images of"
+                f" {self.img_size[0]}x{self.img_size[1]} pixels: {_first_line(problem)}."
+                " Pass the img_size and in_chans that the model was made with."
+            ) from problem
+        finally:
+            for module, mode in training.items():
+                module.training = mode
+        last = features.last.shape
+        if min(last.height, last.width) < 2:
+            raise VitletError(
+                f"{self.describe()} ends in a grid of {last.height}x{last.width} tokens at"
+                f" {self.img_size[0]}x{self.img_size[1]} pixels; spatial tasks need at least 2x2."
+                " Use larger images, or a model with a smaller patch or stride."
+            )
+        normed = features.after_norm.shape if features.after_norm else None
+        return Shapes(last, normed, tuple(grid.shape for grid in features.every))
+
+    def describe(self) -> str:
+        """The network's name in sentences."""
+        config = getattr(self.model, "pretrained_cfg", None) or {}
+        return str(config.get("architecture") or type(self.model).__name__)
+
+
+class TimmBackbone(Backbone):
+    """Features of a timm model: one ``forward_intermediates`` call, then ``forward_head`` for the logits.
+
+    Args:
+        model: a timm model, or one that obeys timm's contract.
+        img_size: size of the images; by default the size the model's configuration names.
+        in_chans: channels of the images; by default the model's own.
+    """
+
+    def __init__(
+        self, model: nn.Module, *, img_size: int | tuple[int, int] | None = None, in_chans: int | None = None
+    ) -> None:
+        if not (hasattr(model, "forward_intermediates") and hasattr(model, "forward_head")):
+            raise VitletError(
+                f"{type(model).__name__} has no forward_intermediates, so its token grid cannot be read."
+                " Use a model that `vitlet models` lists, or vitlet.LayerBackbone(model, layer=NAME) with the name"
+                " of the layer whose output is the grid."
+            )
+        size: Any = img_size or model_img_size(model)
+        super().__init__(model, img_size=size, in_chans=in_chans or int(getattr(model, "in_chans", 3)))
+
+    def forward(self, view: View, needs: Needs = Needs()) -> Features:
+        model: Any = self.model
+        indices = None if needs.every_grid else 1  # None: all of them; 1: the last one
+        final, maps = model.forward_intermediates(view.images, indices=indices, norm=False, output_fmt="NCHW")
+        grids = tuple(Grid(tokens, view.coords(*tokens.shape[2:])) for tokens in maps)
+        normed = Grid(self._final_grid(final, maps[-1]), grids[-1].coords) if needs.after_norm else None
+        return Features(
+            images=view.images,
+            last=grids[-1],
+            logits=model.forward_head(final),
+            after_norm=normed,
+            every=grids if needs.every_grid else (),
+        )
+
+    def _final_grid(self, final: Any, last: Tensor) -> Tensor:
+        """``final`` has no common layout: read it as the grid that ``last`` is, prefix tokens stripped."""
+        batch, channels, height, width = last.shape
+        tokens = height * width
+        if isinstance(final, Tensor):
+            if final.ndim == 3 and final.shape[1] >= tokens:
+                patches = final[:, final.shape[1] - tokens :]
+                return patches.transpose(1, 2).reshape(batch, -1, height, width)
+            if final.ndim == 4 and final.shape[2:] == (height, width):
+                return final
+            if final.ndim == 4 and final.shape[1:3] == (height, width):
+                return final.permute(0, 3, 1, 2)
+        raise VitletError(
+            f"{self.describe()} hands its head {_shape_of(final)}, which is not its {height}x{width} token grid:"
+            " tokens after the final norm cannot be had. Use tap 'before_norm'."
+        )
+
+
+class LayerBackbone(Backbone):
+    """Features of any module: the grid is the output of one named layer, the logits are the module's output.
+
+    Args:
+        model: any module that maps images to class scores.
+        layer: name of the layer, as in ``model.named_modules()``.
+        img_size: size of the images.
+        in_chans: channels of the images.
+        layout: of the layer's output; ``auto`` reads it from the shape and refuses what is ambiguous.
+        prefix_tokens: class and register tokens in front of a token sequence.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        layer: str,
+        img_size: int | tuple[int, int],
+        in_chans: int = 3,
+        layout: Layout = "auto",
+        prefix_tokens: int = 0,
+    ) -> None:
+        super().__init__(model, img_size=img_size, in_chans=in_chans)
+        layers = dict(model.named_modules())
+        if layer not in layers or not layer:
+            raise VitletError(
+                f"{self.describe()} has no layer {layer!r}.{nearest(layer, layers)}"
+                " List them with: [name for name, _ in model.named_modules()]."
+            )
+        self.layer, self.layout, self.prefix_tokens = layer, layout, prefix_tokens
+        self._outputs: list[Any] = []
+        self._hook = layers[layer].register_forward_hook(self._keep)
+
+    def _keep(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        self._outputs.append(output)
+
+    def remove(self) -> None:
+        """Take the hook off the model again."""
+        self._hook.remove()
+
+    def forward(self, view: View, needs: Needs = Needs()) -> Features:
+        if needs != Needs():
+            raise VitletError(
+                "a model known by one layer has one grid: found a task that needs several, or one before and after a"
+                " norm. Name the layer that is wanted and leave the task's tap and variant at one grid."
+            )
+        self._outputs.clear()
+        logits = self.model(view.images)
+        if not self._outputs:
+            raise VitletError(f"the layer {self.layer!r} did not run in the forward pass of {self.describe()}.")
+        tokens = self._grid(self._outputs.pop(), *view.images.shape[2:])
+        self._outputs.clear()
+        logits = getattr(logits, "logits", logits)  # Hugging Face models answer with a record
+        return Features(images=view.images, last=Grid(tokens, view.coords(*tokens.shape[2:])), logits=logits)
+
+    def _grid(self, output: Any, height: int, width: int) -> Tensor:
+        """The layer's output as ``(B, C, H, W)``; a grid has the aspect of the image it came from."""
+        if isinstance(output, (tuple, list)) and output and isinstance(output[0], Tensor):
+            output = output[0]
+        if isinstance(output, Tensor) and output.ndim == 3 and self.layout in ("auto", "NLC"):
+            tokens = output.shape[1] - self.prefix_tokens
+            rows = max(1, round((tokens * height / width) ** 0.5)) if tokens > 0 else 0
+            if rows and tokens % rows == 0 and rows * width == tokens // rows * height:
+                patches = output[:, self.prefix_tokens :]
+                return patches.transpose(1, 2).reshape(len(output), -1, rows, tokens // rows)
+        if isinstance(output, Tensor) and output.ndim == 4 and self.layout != "NLC":
+            first = output.shape[2] * width == output.shape[3] * height
+            second = output.shape[1] * width == output.shape[2] * height
+            if self.layout == "NCHW" or (self.layout == "auto" and first and not second):
+                return output
+            if self.layout == "NHWC" or (self.layout == "auto" and second and not first):
+                return output.permute(0, 3, 1, 2)
+        raise VitletError(
+            f"the output of layer {self.layer!r} is {_shape_of(output)}, which cannot be read as a grid over"
+            f" {height}x{width} images with {self.prefix_tokens} prefix tokens."
+            " Name another layer, or say its layout ('NCHW', 'NHWC', 'NLC') and prefix_tokens."
+        )
+
+
+def model_img_size(model: nn.Module) -> tuple[int, int]:
+    """The image size a timm model was made for: of its patch embedding, else of its configuration."""
+    size = getattr(getattr(model, "patch_embed", None), "img_size", None)
+    if size is None:
+        config = getattr(model, "pretrained_cfg", None) or {}
+        size = (config.get("input_size") or (3, 224, 224))[1:]
+    return int(size[0]), int(size[1])
+
+
+def _shape_of(output: Any) -> str:
+    return f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+
+
+def _first_line(problem: Exception) -> str:
+    lines = str(problem).strip().splitlines()
+    return (lines[0] if lines else type(problem).__name__).rstrip(".")

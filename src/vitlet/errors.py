@@ -1,0 +1,18 @@
+"""The one error a person is meant to read: what was found, what was needed, what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class VitletError(Exception):
+    """Bad input or an impossible request, said in one sentence; the command line exits with 2."""
+
+
+def nearest(word: str, known: Iterable[str], count: int = 3) -> str:
+    """A hint such as ``did you mean 'resnet50' or 'resnet50d'?`` (empty if nothing is close)."""
+    matches = difflib.get_close_matches(word, list(known), n=count, cutoff=0.5)
+    if not matches:
+        return ""
+    return " Did you mean " + " or ".join(repr(match) for match in matches) + "?"

@@ -1,0 +1,115 @@
+"""What a task may see of a network, and what it may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitlet.errors import VitletError
+from vitlet.geometry import grid_coords
+
+Pool = Literal["none", "2x2", "3x3/2"]
+
+
+@dataclass(frozen=True)
+class GridShape:
+    """Size of a token grid: channels, rows, columns."""
+
+    channels: int
+    height: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"{self.height}x{self.width} tokens of {self.channels} channels"
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a task asks of the one forward pass.
+
+    Attributes:
+        after_norm: the last grid as the classifier head receives it, after the final norm.
+        every_grid: the output of every block (or stage, where the network exposes stages).
+    """
+
+    after_norm: bool = False
+    every_grid: bool = False
+
+    def __or__(self, other: Needs) -> Needs:
+        return Needs(self.after_norm or other.after_norm, self.every_grid or other.every_grid)
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Sizes of the grids that `Features` will hold, known before the first step so that heads can be built."""
+
+    last: GridShape
+    after_norm: GridShape | None = None
+    every: tuple[GridShape, ...] = ()
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A map of tokens and where each of them came from.
+
+    Attributes:
+        tokens: ``(B, C, H, W)``.
+        coords: ``(B, H*W, 2)`` or ``(1, H*W, 2)``: row and column, in cells of this grid.
+    """
+
+    tokens: Tensor
+    coords: Tensor
+
+    @property
+    def shape(self) -> GridShape:
+        return GridShape(self.tokens.shape[1], self.tokens.shape[2], self.tokens.shape[3])
+
+    def sequence(self) -> Tensor:
+        """Tokens row by row: ``(B, N, C)``, contiguous, so that gathering a token reads one run of memory."""
+        return self.tokens.flatten(2).transpose(1, 2).contiguous()
+
+    def pooled(self, pool: Pool) -> Grid:
+        """The same map on a coarser regular grid; no token is dropped where a side is odd."""
+        if pool == "none":
+            return self
+        if self.coords.shape[0] != 1:
+            raise VitletError(
+                "pooling mixes the tokens of a view whose patches were moved: found coordinates that differ from"
+                " image to image, needed a regular grid. Use pool='none' with this view."
+            )
+        if pool == "2x2":
+            tokens = F.avg_pool2d(self.tokens, 2, ceil_mode=True)
+        else:
+            tokens = F.avg_pool2d(self.tokens, 3, stride=2, padding=1, count_include_pad=False)
+        height, width = tokens.shape[2:]
+        return Grid(tokens, grid_coords(height, width, device=tokens.device)[None])
+
+
+def pooled_size(size: int, pool: Pool) -> int:
+    """Cells along an axis after `Grid.pooled`."""
+    return size if pool == "none" else (size + 1) // 2
+
+
+@dataclass(frozen=True)
+class Features:
+    """The one record that tasks read.
+
+    Attributes:
+        images: what the network saw, ``(B, channels, height, width)``.
+        last: output of the last block, before the final norm.
+        logits: class scores ``(B, classes)``.
+        after_norm: the last grid after the final norm, if a task needs it.
+        every: one grid per block or stage, if a task needs them.
+        attention: attention maps by block, if a task needs them.
+    """
+
+    images: Tensor
+    last: Grid
+    logits: Tensor | None = None
+    after_norm: Grid | None = None
+    every: tuple[Grid, ...] = ()
+    attention: Mapping[int, Tensor] = field(default_factory=dict)

@@ -1,0 +1,59 @@
+"""Where tokens are: coordinates of a grid, pairs of tokens, offsets, and what guessing costs.
+
+Coordinates are ``(row, column)`` in cells of their own grid, the centre of the top-left cell at ``(0, 0)``.
+Letters: B batch, N tokens, M sampled pairs, H and W rows and columns of the grid.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def grid_coords(height: int, width: int, *, device: torch.device | None = None) -> Tensor:
+    """Coordinates of a regular grid, row by row: ``(H*W, 2)``."""
+    rows = torch.arange(height, device=device, dtype=torch.float32)
+    columns = torch.arange(width, device=device, dtype=torch.float32)
+    return torch.stack(torch.meshgrid(rows, columns, indexing="ij"), dim=-1).flatten(0, 1)
+
+
+def sample_pairs(
+    batch: int,
+    tokens: int,
+    pairs: int,
+    *,
+    generator: torch.Generator | None = None,
+    device: torch.device | None = None,
+) -> Tensor:
+    """Random token indices ``(B, M, 2)``: uniform, independent, with replacement, so a token may meet itself."""
+    return torch.randint(tokens, (batch, pairs, 2), generator=generator, device=device)
+
+
+def pair_offsets(coords: Tensor, pairs: Tensor) -> Tensor:
+    """Offset of each pair's first token from its second, in cells.
+
+    Args:
+        coords: ``(B, N, 2)``, or ``(1, N, 2)`` where every image has the same grid.
+        pairs: ``(B, M, 2)`` token indices.
+
+    Returns:
+        ``(B, M, 2)``: rows, columns.
+    """
+    if coords.shape[0] == 1:
+        ends = coords[0][pairs]  # B, M, 2 ends, 2 axes
+    else:
+        image = torch.arange(len(pairs), device=pairs.device)[:, None, None]
+        ends = coords[image, pairs]
+    return ends[:, :, 0] - ends[:, :, 1]
+
+
+def chance_error(size: int, *, signed: bool) -> float:
+    """Mean absolute error, in cells, of the best constant guess of the offset along an axis of ``size`` cells.
+
+    The two ends are uniform and independent. A signed offset is best guessed as 0, an absolute one by its median.
+    """
+    offsets = [first - second for first in range(size) for second in range(size)]
+    if not signed:
+        offsets = sorted(abs(offset) for offset in offsets)
+    guess = 0 if signed else offsets[len(offsets) // 2]
+    return sum(abs(offset - guess) for offset in offsets) / len(offsets)

@@ -1,0 +1,144 @@
+"""A backbone, the main criterion and any number of weighted tasks as one module.
+
+One ``nn.Module``, so that DDP, ``torch.compile``, EMA and checkpoints wrap one object; its ``forward`` is the only
+entry. Without labels it is pre-training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from vitlet.backbone import Backbone
+from vitlet.errors import VitletError
+from vitlet.features import Features, Needs
+from vitlet.schedules import Constant, Schedule
+from vitlet.tasks.task import Task
+from vitlet.views import PlainView, ViewMaker
+
+Criterion = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Term:
+    """A task with its weight (a number, or a schedule over epochs) and the view it looks at."""
+
+    task: Task
+    weight: float | Schedule = 1.0
+    view: ViewMaker = field(default_factory=PlainView)
+
+    def weight_at(self, epoch: float) -> float:
+        """The weight at this (fractional) epoch."""
+        return self.weight(epoch) if callable(self.weight) else self.weight
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a training step needs and what a person wants to know.
+
+    Attributes:
+        loss: the weighted total, to call ``backward`` on.
+        logits: class scores, None if the objective never saw the plain view.
+        parts: the unweighted loss of the criterion and of each task, by name.
+        metrics: the tasks' metrics as ``task/metric``.
+    """
+
+    loss: Tensor
+    logits: Tensor | None
+    parts: dict[str, Tensor]
+    metrics: dict[str, Tensor | float]
+
+
+class Objective(nn.Module):
+    """Joins a backbone and tasks.
+
+    Args:
+        backbone: a `TimmBackbone`, a `LayerBackbone` or another `Backbone`.
+        terms: the weighted tasks; their heads are built here, for the backbone's grids.
+        criterion: the main loss of logits and labels; cross-entropy by default.
+    """
+
+    MAIN = "criterion"
+
+    def __init__(self, backbone: Backbone, terms: Sequence[Term] = (), criterion: Criterion | None = None) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.terms = tuple(terms)
+        self.criterion = criterion or nn.CrossEntropyLoss()
+        names = [term.task.name for term in self.terms]
+        if len(set(names)) < len(names) or self.MAIN in names:
+            raise VitletError(f"the tasks of an objective need different names, found {names}.")
+        for term in self.terms:
+            if not callable(term.weight) and term.weight < 0:
+                raise VitletError(f"the weight of {term.task.name!r} is {term.weight:g}; it needs to be 0 or more.")
+        if self.terms:
+            shapes = backbone.shapes(self._needs(self.terms))
+            for term in self.terms:
+                term.task.build(shapes)
+        parameter = next(backbone.parameters(), None)
+        self.tasks = nn.ModuleDict({term.task.name: term.task for term in self.terms})
+        if parameter is not None:
+            self.tasks.to(parameter.device)
+
+    @staticmethod
+    def _needs(terms: Sequence[Term]) -> Needs:
+        needs = Needs()
+        for term in terms:
+            needs |= term.task.needs
+        return needs
+
+    def task_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters of the tasks' heads alone, to add to an optimizer that already has the model's."""
+        return self.tasks.parameters()
+
+    def weights(self, epoch: float = 0.0) -> dict[str, float]:
+        """Each task's weight at this (fractional) epoch."""
+        return {term.task.name: term.weight_at(epoch) for term in self.terms}
+
+    def forward(
+        self, images: Tensor, labels: Tensor | None = None, weights: Mapping[str, float | Tensor] | None = None
+    ) -> Outcome:
+        """One step's losses.
+
+        Args:
+            images: ``(B, channels, height, width)``.
+            labels: class indices ``(B,)`` or soft targets ``(B, classes)``; None to leave the criterion out.
+            weights: weight of each task at this step; needed if one follows a schedule.
+        """
+        weights = self._constant_weights() if weights is None else weights
+        groups: dict[ViewMaker, list[Term]] = {PlainView(): []} if labels is not None or not self.terms else {}
+        for term in self.terms:
+            groups.setdefault(term.view, []).append(term)
+        parts: dict[str, Tensor] = {}
+        metrics: dict[str, Tensor | float] = {}
+        logits: Tensor | None = None
+        total: Tensor | None = None
+        for maker, terms in groups.items():
+            features: Features = self.backbone(maker(images), self._needs(terms))
+            if maker == PlainView():
+                logits = features.logits
+                if labels is not None and logits is not None:
+                    total = parts[self.MAIN] = self.criterion(logits, labels)
+            for term in terms:
+                name = term.task.name
+                loss, found = self.tasks[name](features)
+                parts[name] = loss
+                metrics.update({f"{name}/{key}": value for key, value in found.items()})
+                weighted = loss * weights[name]
+                total = weighted if total is None else total + weighted
+        if total is None:
+            raise VitletError(
+                "nothing to learn: found neither labels nor tasks. Pass labels, or give the objective a task."
+            )
+        detached = {name: part.detach() for name, part in parts.items()}
+        return Outcome(total, logits, detached, metrics)
+
+    def _constant_weights(self) -> dict[str, float]:
+        changing = [t.task.name for t in self.terms if callable(t.weight) and not isinstance(t.weight, Constant)]
+        if changing:
+            raise VitletError(
+                f"the weight of {changing[0]!r} follows a schedule: pass weights=objective.weights(epoch) at each step."
+            )
+        return self.weights()

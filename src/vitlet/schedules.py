@@ -1,0 +1,63 @@
+"""Numbers that change while training: functions of the epoch, which may be fractional."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from vitlet.errors import VitletError
+
+Schedule = Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same value throughout."""
+
+    value: float
+
+    def __call__(self, epoch: float) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """Zero at the start, linear up to ``value`` over the warm-up, then linear down to zero at the last epoch.
+
+    This is how the released DRLoc code weighs its loss: 20 epochs of warm-up.
+    """
+
+    value: float
+    epochs: float
+    warmup_epochs: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.warmup_epochs < self.epochs:
+            raise VitletError(
+                f"a ramp needs a warm-up between 0 and its {self.epochs:g} epochs, found {self.warmup_epochs:g}."
+            )
+
+    def __call__(self, epoch: float) -> float:
+        if epoch < self.warmup_epochs:
+            return self.value * epoch / self.warmup_epochs
+        left = (self.epochs - epoch) / (self.epochs - self.warmup_epochs)
+        return self.value * max(0.0, left)
+
+
+@dataclass(frozen=True)
+class WarmupCosine:
+    """Learning rate: linear from ``start`` to ``peak``, then half a cosine down to ``end``."""
+
+    peak: float
+    epochs: float
+    warmup_epochs: float = 0.0
+    start: float = 0.0
+    end: float = 0.0
+
+    def __call__(self, epoch: float) -> float:
+        if epoch < self.warmup_epochs:
+            return self.start + (self.peak - self.start) * epoch / self.warmup_epochs
+        span = max(self.epochs - self.warmup_epochs, 1e-12)
+        progress = min(1.0, (epoch - self.warmup_epochs) / span)
+        return self.end + (self.peak - self.end) * 0.5 * (1.0 + math.cos(math.pi * progress))

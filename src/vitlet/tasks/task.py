@@ -1,0 +1,46 @@
+"""The contract of a task."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar, Literal, NamedTuple
+
+from torch import Tensor, nn
+
+from vitlet.features import Features, Needs, Shapes
+
+
+class TaskResult(NamedTuple):
+    """A loss to minimise, and numbers a person understands (detached)."""
+
+    loss: Tensor
+    metrics: dict[str, Tensor | float]
+
+
+class Task(nn.Module):
+    """A puzzle about tokens: says what it needs, builds its heads once the sizes are known, returns a loss.
+
+    Constructors take keyword-only options with literal defaults: the command line and YAML files offer the same.
+    """
+
+    name: ClassVar[str]
+    """What the loss and the metrics are called."""
+
+    needs: Needs = Needs()
+    """What this task reads beyond the last grid."""
+
+    suggested_schedule: Literal["constant", "ramp"] = "constant"
+    """How its weight runs over the epochs unless the user says otherwise."""
+
+    @abstractmethod
+    def build(self, shapes: Shapes) -> None:
+        """Make the heads for grids of these sizes; refuse sizes the task cannot use."""
+
+    @abstractmethod
+    def forward(self, features: Features) -> TaskResult:
+        """The loss of a batch and its metrics."""
+
+    def verdict(self, metrics: Mapping[str, float]) -> str | None:
+        """One sentence if the metrics of the last epoch show that nothing was learned."""
+        return None

@@ -1,0 +1,64 @@
+"""The objective as a ``timm.task.TrainingTask``, for loops written for timm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from timm.task import TrainingTask
+from torch import Tensor, nn
+
+from vitlet.objective import Objective
+
+
+class TimmTrainingTask(TrainingTask):  # type: ignore[misc]
+    """Wraps an `Objective`; evaluation and checkpoints see the plain timm model, task heads stay task state.
+
+    Args:
+        objective: backbone, terms and criterion.
+        device: where the parts live.
+    """
+
+    def __init__(self, objective: Objective, *, device: torch.device | None = None, verbose: bool = False) -> None:
+        super().__init__(device=device, verbose=verbose)
+        self.trainable_module: nn.Module = objective.to(self.device)
+        self.epoch = 0.0
+
+    def prepare_distributed(self, device_ids: list[int] | None = None, **ddp: Any) -> TimmTrainingTask:
+        """Wrap the whole objective, heads included, in DDP."""
+        self.trainable_module = nn.parallel.DistributedDataParallel(self.trainable_module, device_ids=device_ids, **ddp)
+        return self
+
+    def compile(self, backend: str = "inductor", mode: str | None = None, **options: Any) -> nn.Module:
+        """Compile the objective's forward pass in place."""
+        self.trainable_module.compile(backend=backend, mode=mode, **options)
+        return self.get_eval_model()
+
+    def get_eval_model(self, module: nn.Module | None = None, ema: bool = False) -> nn.Module:
+        """The timm model alone."""
+        objective = _unwrapped(module if module is not None else self.get_trainable_module(ema=ema))
+        return objective.backbone.model
+
+    def get_task_state(self, module: nn.Module | None = None, ema: bool = False) -> dict[str, Any]:
+        """Weights of the task heads."""
+        return _unwrapped(module or self.get_trainable_module(ema=ema)).tasks.state_dict()
+
+    def load_task_state(
+        self, state: dict[str, Any] | None, strict: bool = True, module: nn.Module | None = None, ema: bool = False
+    ) -> None:
+        """Load the task heads again."""
+        if state is not None:
+            _unwrapped(module or self.get_trainable_module(ema=ema)).tasks.load_state_dict(state, strict=strict)
+
+    def forward(self, input: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """``loss`` and ``output`` as timm expects, and the parts by name."""
+        weights = _unwrapped(self.trainable_module).weights(self.epoch)
+        outcome = self.trainable_module(input, target, weights)
+        return {"loss": outcome.loss, "output": outcome.logits, **outcome.parts}
+
+
+def _unwrapped(module: Any) -> Objective:
+    """The objective inside EMA and DDP wrappers."""
+    while not isinstance(module, Objective):
+        module = module.module
+    return module
