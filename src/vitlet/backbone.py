@@ -110,7 +110,7 @@ class TimmBackbone(Backbone):
 
     def _final_grid(self, final: Any, last: Tensor) -> Tensor:
         """``final`` has no common layout: read it as the grid that ``last`` is, prefix tokens stripped."""
-        batch, channels, height, width = last.shape
+        batch, _, height, width = last.shape
         tokens = height * width
         if isinstance(final, Tensor):
             if final.ndim == 3 and final.shape[1] >= tokens:

@@ -30,7 +30,7 @@ class PairHead(nn.Module):
         hidden = F.relu(self._project(tokens, pairs))
         hidden = F.relu(self.second(hidden))
         out: Tensor = self.last(self.extra(hidden))
-        return out.unflatten(0, pairs.shape[:2])
+        return out.view(*pairs.shape[:2], -1)
 
     def _project(self, tokens: Tensor, pairs: Tensor) -> Tensor:
         """First linear layer of every pair, ``(B*M, hidden)``, by the cheaper of two equal ways."""
@@ -40,7 +40,7 @@ class PairHead(nn.Module):
             ends = tokens.flatten(0, 1).index_select(0, (pairs + start).flatten())  # B*M*2, C
             return self.first(ends.view(-1, 2 * channels))  # type: ignore[no-any-return]
         # Each token is met more than once: multiply each token once per side, then gather the sums.
-        weight = self.first.weight.unflatten(1, (2, channels))  # hidden, 2, C
+        weight = self.first.weight.view(-1, 2, channels)  # hidden, 2, C
         flat = tokens.flatten(0, 1)
         left = F.linear(flat, weight[:, 0], self.first.bias).index_select(0, (pairs[..., 0] + start[..., 0]).flatten())
         right = F.linear(flat, weight[:, 1]).index_select(0, (pairs[..., 1] + start[..., 0]).flatten())

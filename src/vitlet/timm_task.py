@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitlet.objective import Objective
 
 
-class TimmTrainingTask(TrainingTask):  # type: ignore[misc]
+class TimmTrainingTask(TrainingTask):
     """Wraps an `Objective`; evaluation and checkpoints see the plain timm model, task heads stay task state.
 
     Args:
@@ -29,7 +29,9 @@ class TimmTrainingTask(TrainingTask):  # type: ignore[misc]
         self.trainable_module = nn.parallel.DistributedDataParallel(self.trainable_module, device_ids=device_ids, **ddp)
         return self
 
-    def compile(self, backend: str = "inductor", mode: str | None = None, **options: Any) -> nn.Module:
+    def compile(  # type: ignore[override]  # timm returns the evaluation model
+        self, backend: str = "inductor", mode: str | None = None, **options: Any
+    ) -> nn.Module:
         """Compile the objective's forward pass in place."""
         self.trainable_module.compile(backend=backend, mode=mode, **options)
         return self.get_eval_model()
