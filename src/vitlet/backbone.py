@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from vitlet.errors import VitletError, nearest
+from vitlet.errors import VitletError, first_line, nearest
 from vitlet.features import Features, Grid, Needs, Shapes
 from vitlet.views import View
 
@@ -51,7 +51,7 @@ class Backbone(nn.Module):
         except Exception as problem:  # the network's own complaint: any type, any model
             raise VitletError(
                 f"{self.describe()} cannot take {self.in_chans}-channel images of"
-                f" {self.img_size[0]}x{self.img_size[1]} pixels: {_first_line(problem)}."
+                f" {self.img_size[0]}x{self.img_size[1]} pixels: {first_line(problem)}."
                 " Pass the img_size and in_chans that the model was made with."
             ) from problem
         finally:
@@ -103,10 +103,19 @@ class TimmBackbone(Backbone):
         return Features(
             images=view.images,
             last=grids[-1],
-            logits=model.forward_head(final),
+            logits=self._logits(final),
             after_norm=normed,
             every=grids if needs.every_grid else (),
         )
+
+    def _logits(self, final: Any) -> Tensor:
+        model: Any = self.model
+        try:
+            return model.forward_head(final)  # type: ignore[no-any-return]
+        except NotImplementedError as problem:  # timm's way to say that a model is an encoder and nothing more
+            raise VitletError(
+                f"{self.describe()} has no classifier ({first_line(problem)}). Use a model that `vitlet models` lists."
+            ) from None
 
     def _final_grid(self, final: Any, last: Tensor) -> Tensor:
         """``final`` has no common layout: read it as the grid that ``last`` is, prefix tokens stripped."""
@@ -216,8 +225,3 @@ def model_img_size(model: nn.Module) -> tuple[int, int]:
 
 def _shape_of(output: Any) -> str:
     return f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
-
-
-def _first_line(problem: Exception) -> str:
-    lines = str(problem).strip().splitlines()
-    return (lines[0] if lines else type(problem).__name__).rstrip(".")

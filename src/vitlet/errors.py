@@ -16,3 +16,9 @@ def nearest(word: str, known: Iterable[str], count: int = 3) -> str:
     if not matches:
         return ""
     return " Did you mean " + " or ".join(repr(match) for match in matches) + "?"
+
+
+def first_line(problem: Exception) -> str:
+    """What another library complained of, short enough for a sentence."""
+    lines = [line for line in str(problem).strip().splitlines() if line.strip()]
+    return (lines[0] if lines else type(problem).__name__).rstrip(".")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -81,10 +82,12 @@ class Grid:
                 "pooling mixes the tokens of a view whose patches were moved: found coordinates that differ from"
                 " image to image, needed a regular grid. Use pool='none' with this view."
             )
+        # Token by token in memory: `sequence` needs no copy then, and the gradient comes back in the same layout.
+        tokens = self.tokens.contiguous(memory_format=torch.channels_last)
         if pool == "2x2":
-            tokens = F.avg_pool2d(self.tokens, 2, ceil_mode=True)
+            tokens = F.avg_pool2d(tokens, 2, ceil_mode=True)
         else:
-            tokens = F.avg_pool2d(self.tokens, 3, stride=2, padding=1, count_include_pad=False)
+            tokens = F.avg_pool2d(tokens, 3, stride=2, padding=1, count_include_pad=False)
         height, width = tokens.shape[2:]
         return Grid(tokens, grid_coords(height, width, device=tokens.device)[None])
 

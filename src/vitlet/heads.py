@@ -27,26 +27,22 @@ class PairHead(nn.Module):
 
     def forward(self, tokens: Tensor, pairs: Tensor) -> Tensor:
         """Outputs ``(B, M, out)`` for tokens ``(B, N, C)`` and pairs of their indices ``(B, M, 2)``."""
-        hidden = F.relu(self._project(tokens, pairs))
-        hidden = F.relu(self.second(hidden))
+        hidden = F.relu(self._project(tokens, pairs), inplace=True)
+        hidden = F.relu(self.second(hidden), inplace=True)
         out: Tensor = self.last(self.extra(hidden))
         return out.view(*pairs.shape[:2], -1)
 
     def _project(self, tokens: Tensor, pairs: Tensor) -> Tensor:
         """First linear layer of every pair, ``(B*M, hidden)``, by the cheaper of two equal ways."""
         batch, count, channels = tokens.shape
-        start = _row_starts(batch, count, pairs)
-        if count > pairs.shape[1]:  # more tokens than pairs: gather first, then multiply
-            ends = tokens.flatten(0, 1).index_select(0, (pairs + start).flatten())  # B*M*2, C
-            return self.first(ends.view(-1, 2 * channels))  # type: ignore[no-any-return]
-        # Each token is met more than once: multiply each token once per side, then gather the sums.
-        weight = self.first.weight.view(-1, 2, channels)  # hidden, 2, C
+        starts = torch.arange(batch, device=pairs.device) * count  # each image's first token, images laid end to end
+        rows = (pairs + starts[:, None, None]).flatten(0, 1)  # B*M, 2
         flat = tokens.flatten(0, 1)
-        left = F.linear(flat, weight[:, 0], self.first.bias).index_select(0, (pairs[..., 0] + start[..., 0]).flatten())
-        right = F.linear(flat, weight[:, 1]).index_select(0, (pairs[..., 1] + start[..., 0]).flatten())
-        return left + right
-
-
-def _row_starts(batch: int, count: int, pairs: Tensor) -> Tensor:
-    """Row of each image's first token when the batch is laid end to end: ``(B, 1, 1)``."""
-    return (torch.arange(batch, device=pairs.device) * count)[:, None, None]
+        if count >= pairs.shape[1]:  # a token is met at most once per side, on average: gather first, then multiply
+            ends = flat.index_select(0, rows.flatten()).view(-1, 2 * channels)
+            return self.first(ends)  # type: ignore[no-any-return]
+        # Fewer tokens than pairs: multiply every token once per side, then gather and add the products.
+        left, right = self.first.weight.split(channels, dim=1)
+        first = F.linear(flat, left, self.first.bias).index_select(0, rows[:, 0])
+        second = F.linear(flat, right).index_select(0, rows[:, 1])
+        return first + second

@@ -20,7 +20,6 @@ from vitlet.geometry import chance_error, pair_offsets, sample_pairs
 from vitlet.heads import PairHead
 from vitlet.tasks.task import Task, TaskResult
 
-Variant = Literal["l1", "signed", "ce", "reg", "all"]
 Targets = Literal["fraction", "cells"]
 Classes = Literal["wide", "tight", "absolute"]
 Spread = Literal["log_sigma", "log_variance"]
@@ -112,7 +111,7 @@ class DRLoc(Task):
     def __init__(
         self,
         *,
-        variant: Variant = "l1",
+        variant: Literal["l1", "signed", "ce", "reg", "all"] = "l1",
         preset: Literal["paper", "reference"] = "paper",
         pairs: int = 64,
         hidden: int = 512,

@@ -1,0 +1,153 @@
+"""The command line; every command imports what it needs when it runs, so that ``--help`` is instant."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from vitlet import __version__
+from vitlet.errors import VitletError, nearest
+from vitlet.flags import Parser, add_run_flags, fail, run_settings
+
+USAGE = """usage: vitlet COMMAND ...
+
+  vitlet train [DATA]          train a classifier; without DATA, a two-minute demo on handwritten digits
+  vitlet evaluate RUN [DATA]   accuracy of a run's best weights
+  vitlet predict RUN IMAGE...  classes of images, as a table or JSON
+  vitlet tasks                 the tasks that can be trained beside the labels, and their options
+  vitlet models [PATTERN]      networks by name, such as 'vit*' or '*swin*tiny*'
+
+`vitlet COMMAND --help` tells the rest. vitlet {version}"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code: 0, or 2 for bad input."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help"):
+        print(USAGE.format(version=__version__))
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(f"vitlet {__version__}")
+        return 0
+    try:
+        if words[0] not in COMMANDS:
+            raise VitletError(f"unknown command {words[0]!r}.{nearest(words[0], COMMANDS)} See `vitlet --help`.")
+        return COMMANDS[words[0]](words[1:])
+    except VitletError as problem:
+        return fail(problem)
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        return 0
+    except KeyboardInterrupt:
+        print("\nvitlet: stopped. A run keeps its last whole epoch: continue it with --resume RUN.", file=sys.stderr)
+        return 130
+
+
+def train_command(words: list[str]) -> int:
+    """``vitlet train``."""
+    parser = Parser(prog="vitlet train", description="Train a classifier on a folder of images.")
+    add_run_flags(parser)
+    namespace = parser.parse_all(words)
+    settings = run_settings(namespace)
+    if "resume" in settings and len(settings) > 1:
+        raise VitletError("--resume continues a run with its own settings; leave the other flags out.")
+    from vitlet.config import RunConfig
+
+    config = RunConfig.from_dict(settings, source="vitlet train")
+    if not words:
+        from vitlet.demo import demo
+
+        demo()
+        return 0
+    from vitlet.engine import train
+    from vitlet.summary import print_result
+
+    print_result(train(config))
+    return 0
+
+
+def evaluate_command(words: list[str]) -> int:
+    """``vitlet evaluate``."""
+    parser = Parser(prog="vitlet evaluate", description="Accuracy of a run's best weights.")
+    parser.add_argument("run", metavar="RUN", help="run folder")
+    parser.add_argument("data", metavar="DATA", nargs="?", help="folder of class folders (default: the run's own data)")
+    parser.add_argument(
+        "--split", choices=("val", "test"), help="of the run's own data (default: test if there is one)"
+    )
+    parser.add_argument("-b", "--batch-size", type=int, default=128, help="images per step [128]")
+    parser.add_argument("-j", "--workers", type=int, default=0, help="processes that load images [0]")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps [auto]")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    chosen = parser.parse_all(words)
+    if chosen.data and chosen.split:
+        raise VitletError("--split chooses among the run's own data; leave it out when DATA is given.")
+    from vitlet.predict import Predictor
+    from vitlet.summary import print_scores
+
+    predictor = Predictor.load(Path(chosen.run), device=chosen.device)
+    scores, what = predictor.evaluate(
+        chosen.data, split=chosen.split, batch_size=chosen.batch_size, workers=chosen.workers
+    )
+    if chosen.json:
+        print(json.dumps({"run": chosen.run, "data": what, **scores.to_dict()}))
+    else:
+        print_scores(what, scores)
+    return 0
+
+
+def predict_command(words: list[str]) -> int:
+    """``vitlet predict``."""
+    parser = Parser(prog="vitlet predict", description="Classes of images, most likely first.")
+    parser.add_argument("run", metavar="RUN", help="run folder")
+    parser.add_argument("images", metavar="IMAGE", nargs="+", help="image files")
+    parser.add_argument("--topk", type=int, default=3, help="classes to name for each image [3]")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps [auto]")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    chosen = parser.parse_all(words)
+    from vitlet.predict import Predictor
+    from vitlet.summary import print_predictions
+
+    predictor = Predictor.load(Path(chosen.run), device=chosen.device)
+    predictions = predictor.predict([Path(image) for image in chosen.images], topk=chosen.topk)
+    if chosen.json:
+        print(json.dumps(predictions, ensure_ascii=False, indent=2))
+    else:
+        print_predictions(predictions)
+    return 0
+
+
+def tasks_command(words: list[str]) -> int:
+    """``vitlet tasks``."""
+    Parser(prog="vitlet tasks", description="The tasks and their options.").parse_all(words)
+    from vitlet.config import TERM_OPTIONS
+    from vitlet.summary import print_tasks
+    from vitlet.tasks import TASKS
+    from vitlet.tasks.declared import declared_options, summary
+
+    print_tasks({name: (summary(name), {**declared_options(name), **TERM_OPTIONS}) for name in TASKS})
+    return 0
+
+
+def models_command(words: list[str]) -> int:
+    """``vitlet models``."""
+    parser = Parser(prog="vitlet models", description="Names of networks; timm's wildcards work.")
+    parser.add_argument("pattern", metavar="PATTERN", nargs="?", default="", help="such as 'vit*' or 'swin'")
+    chosen = parser.parse_all(words)
+    from vitlet.models.factory import find_models
+
+    print("\n".join(find_models(chosen.pattern)))
+    return 0
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train": train_command,
+    "evaluate": evaluate_command,
+    "predict": predict_command,
+    "tasks": tasks_command,
+    "models": models_command,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

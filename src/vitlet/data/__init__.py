@@ -1,0 +1,1 @@
+"""Images and labels: sources, splits, transforms and loading."""

@@ -1,0 +1,217 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from vitlet.config import RunConfig
+from vitlet.data.loading import Augment, EpochOrder, TrainingSet, mix_seed, training_loader
+from vitlet.errors import VitletError, first_line
+from vitlet.evaluate import Scores, evaluate
+from vitlet.objective import Objective, Outcome
+from vitlet.prepare import Prepared, make_autocast, make_mix, make_optimizer, prepare
+from vitlet.progress import Reporter
+from vitlet.runs import RunFolder, read_config
+from vitlet.schedules import WarmupCosine
+
+DWARFS = 3.0
+"""A task whose weighted loss is, over the run, this many times the main loss is said to dwarf it."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Where a run lies, its final numbers, and sentences worth reading."""
+
+    path: Path
+    best_epoch: int
+    val: Scores
+    test: Scores | None
+    warnings: tuple[str, ...]
+
+
+def train(config: RunConfig, *, title: str = "train") -> RunResult:
+    """Train a classifier, with any tasks beside it; the folder it returns holds everything.
+
+    Bad settings and unreadable images are refused before anything is written.
+    """
+    if config.resume is not None:
+        path = Path(config.resume)
+        config = replace(read_config(path), output=str(path), resume=str(path))
+    prepared = prepare(config)
+    run = RunFolder.reopen(Path(config.resume)) if config.resume else RunFolder.create(prepared.config)
+    try:
+        return _train(prepared, run, title)
+    finally:
+        run.close()
+
+
+def _train(prepared: Prepared, run: RunFolder, title: str) -> RunResult:
+    config, dataset, objective, device = prepared.config, prepared.dataset, prepared.objective, prepared.device
+    optimizer = make_optimizer(objective, config)
+    autocast = make_autocast(config, device)
+    scaler = torch.amp.GradScaler(device.type, enabled=config.amp and config.amp_dtype == "float16")
+    augment = Augment(prepared.preprocess, hflip=config.hflip, scale=config.scale)
+    training = TrainingSet(dataset.train, augment, channels=config.in_chans, seed=config.seed)
+    order = EpochOrder(len(dataset.train), batch_size=config.batch_size, seed=config.seed)
+    loader = training_loader(training, order, config)
+    assert dataset.val is not None
+    val_loader = prepared.evaluation_loader(dataset.val)
+    lr_at = WarmupCosine(config.lr, config.epochs, config.warmup_epochs or 0.0, end=min(config.min_lr, config.lr))
+    mix = make_mix(config)
+    done = _restore(run, prepared, optimizer, scaler) if config.resume else 0
+    run.keep_rows(done)
+    steps = len(order)
+    with Reporter(title, epochs=config.epochs, steps=steps, done=done) as reporter:
+        for epoch in range(done, config.epochs):
+            started = time.monotonic()
+            order.epoch = epoch
+            objective.train()
+            sums = _Means()
+            for step, (images, labels) in enumerate(loader):
+                now = epoch + step / steps
+                torch.manual_seed(mix_seed(config.seed, epoch * steps + step))  # model and task randomness
+                images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+                images, labels = mix(images, labels)
+                weights = objective.weights(now)
+                for group in optimizer.param_groups:
+                    group["lr"] = lr_at(now)
+                with autocast():
+                    outcome: Outcome = objective(images, labels, weights)
+                _require_finite(outcome, epoch, step)
+                optimizer.zero_grad()
+                scaler.scale(outcome.loss).backward()
+                if config.clip_grad:
+                    scaler.unscale_(optimizer)
+                    nn.utils.clip_grad_norm_(objective.parameters(), config.clip_grad)
+                scaler.step(optimizer)
+                scaler.update()
+                sums.add(outcome, weights)
+                reporter.step()
+            seconds = time.monotonic() - started
+            val = evaluate(prepared.model, val_loader, device=device, autocast=autocast)
+            row = {"epoch": epoch + 1, **sums.means(), "lr": lr_at(epoch), **_prefixed("val", val)}
+            row["images_per_second"] = len(order) * order.batch_size / seconds
+            _save(run, prepared, optimizer, scaler, row)
+            reporter.epoch(row)
+    return _finish(prepared, run, autocast)
+
+
+class _Means:
+    """Running means of losses and metrics, kept on the device until the epoch ends."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor | float] = defaultdict(float)
+        self.count = 0
+
+    def add(self, outcome: Outcome, weights: Mapping[str, float]) -> None:
+        self.count += 1
+        self.sums["train/loss"] += outcome.loss.detach()
+        for name, part in outcome.parts.items():
+            self.sums[f"train/{name}"] += part
+        for name, value in outcome.metrics.items():
+            self.sums[f"train/{name}"] += value
+        for name, weight in weights.items():
+            self.sums[f"weight/{name}"] += weight
+
+    def means(self) -> dict[str, float]:
+        return {name: float(total) / self.count for name, total in self.sums.items()}
+
+
+def _require_finite(outcome: Outcome, epoch: int, step: int) -> None:
+    if not torch.isfinite(outcome.loss):
+        parts = ", ".join(f"{name} {float(part):g}" for name, part in outcome.parts.items())
+        raise VitletError(
+            f"the loss is not finite at epoch {epoch + 1}, step {step + 1} ({parts}); the last whole epoch is kept."
+            " Lower --lr or the task's weight, or train without --amp."
+        )
+
+
+def _save(run: RunFolder, prepared: Prepared, optimizer: Any, scaler: Any, row: dict[str, Any]) -> None:
+    """An epoch's weights, the state to continue from, and its row, in that order."""
+    best = max((old["val/top1"] for old in run.rows()), default=-1.0)
+    weights = {name: tensor.contiguous() for name, tensor in prepared.model.state_dict().items()}
+    folders = ["last", "best"] if row["val/top1"] > best else ["last"]
+    for folder in folders:
+        run.write_text(f"{folder}/config.json", prepared.description)
+        run.write(f"{folder}/model.safetensors", lambda path: save_file(weights, path, metadata={"format": "pt"}))
+    state = {
+        "epoch": row["epoch"],
+        "objective": prepared.objective.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "scaler": scaler.state_dict(),
+    }
+    run.write("resume.pt", lambda path: torch.save(state, path))
+    run.log(row)
+
+
+def _restore(run: RunFolder, prepared: Prepared, optimizer: Any, scaler: Any) -> int:
+    """Load the state after the last whole epoch; returns its number."""
+    file = run.path / "resume.pt"
+    if not file.is_file():
+        return 0
+    try:
+        state = torch.load(file, map_location=prepared.device, weights_only=True)
+        prepared.objective.load_state_dict(state["objective"])
+        optimizer.load_state_dict(state["optimizer"])
+        scaler.load_state_dict(state["scaler"])
+    except Exception as problem:  # a damaged or foreign file fails in many ways
+        raise VitletError(f"cannot continue from {file}: {first_line(problem)}.") from problem
+    return int(state["epoch"])
+
+
+def _finish(prepared: Prepared, run: RunFolder, autocast: Callable[[], AbstractContextManager[Any]]) -> RunResult:
+    """Test the best weights once, write the result, and say what deserves saying."""
+    rows = run.rows()
+    best = max(rows, key=lambda row: (row["val/top1"], -row["epoch"]))
+    val = Scores(**{key: best[f"val/{key}"] for key in ("count", "top1", "top5", "loss")})
+    test = None
+    if prepared.dataset.test is not None:
+        prepared.model.load_state_dict(load_file(run.path / "best" / "model.safetensors"))
+        loader = prepared.evaluation_loader(prepared.dataset.test)
+        test = evaluate(prepared.model, loader, device=prepared.device, autocast=autocast)
+    warnings = tuple(_warnings(prepared.objective, rows))
+    result = {
+        "best_epoch": best["epoch"],
+        "val": val.to_dict(),
+        "test": test.to_dict() if test else None,
+        "classes": list(prepared.dataset.classes),
+        "data": prepared.dataset.note,
+        "warnings": list(warnings),
+    }
+    run.write_text("result.json", json.dumps(result, indent=2, ensure_ascii=False))
+    return RunResult(run.path, best["epoch"], val, test, warnings)
+
+
+def _warnings(objective: Objective, rows: list[dict[str, Any]]) -> list[str]:
+    """A sentence for every task that was not learned or that drowned the labels."""
+    found = []
+    for term in objective.terms:
+        name = term.task.name
+        prefix = f"train/{name}/"
+        metrics = {key.removeprefix(prefix): value for key, value in rows[-1].items() if key.startswith(prefix)}
+        verdict = term.task.verdict(metrics)
+        if verdict:
+            found.append(f"{name} {verdict}")
+        weighted = sum(row[f"weight/{name}"] * row[f"train/{name}"] for row in rows)
+        main = sum(row[f"train/{Objective.MAIN}"] for row in rows)
+        if weighted > DWARFS * main:
+            found.append(
+                f"{name} dwarfs the labels: its weighted loss was {weighted / main:.1f} times the main loss over the"
+                " run. Lower its weight."
+            )
+    return found
+
+
+def _prefixed(prefix: str, scores: Scores) -> dict[str, float]:
+    return {f"{prefix}/{key}": value for key, value in scores.to_dict().items()}

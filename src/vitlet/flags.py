@@ -1,0 +1,135 @@
+"""The settings of a run as command-line flags, made from `RunConfig` and from the tasks' declarations.
+
+No torch here: ``--help`` and a mistyped flag answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import MISSING, fields
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
+
+import yaml
+
+from vitlet.config import TERM_OPTIONS, RunConfig
+from vitlet.errors import VitletError, nearest
+from vitlet.tasks import TASKS
+from vitlet.tasks.declared import Option, declared_options
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence, with the nearest known flag."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=Formatter, **options)
+
+    def error(self, message: str) -> NoReturn:
+        """Turn argparse's complaint into ours."""
+        raise VitletError(f"{message}. See `{self.prog} --help`.")
+
+    def parse_all(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Parse, and refuse anything unknown by its nearest name."""
+        namespace, unknown = self.parse_known_args(arguments)
+        if unknown:
+            flag = next((word for word in unknown if word.startswith("-")), unknown[0]).partition("=")[0]
+            if flag.startswith("-"):
+                known = [name for action in self._actions for name in action.option_strings]
+                raise VitletError(f"unknown flag {flag}.{nearest(flag, known)} See `{self.prog} --help`.")
+            raise VitletError(f"unexpected argument {flag!r}. See `{self.prog} --help`.")
+        return namespace
+
+
+class Formatter(argparse.HelpFormatter):
+    """A little wider than argparse's."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=34, width=118)
+
+
+def add_run_flags(parser: Parser) -> None:
+    """DATA, ``-c``, one flag per setting, ``--task`` and the tasks' own flags."""
+    parser.add_argument("data", metavar="DATA", nargs="?", default=argparse.SUPPRESS, help=_setting_help("data"))
+    parser.add_argument("-c", "--config", metavar="FILE", help="YAML file with the same keys; flags override it")
+    hints = get_type_hints(RunConfig)
+    group = parser.add_argument_group("settings")
+    for item in fields(RunConfig):
+        if item.name in ("data", "tasks"):
+            continue
+        names = [*item.metadata["flags"], "--" + item.name.replace("_", "-")]
+        shown = _with_default(item.metadata["help"], None if item.default is MISSING else item.default)
+        _add_flag(group, names, item.name, hints[item.name], shown)
+    group = parser.add_argument_group("tasks")
+    group.add_argument(
+        "--task",
+        metavar="NAME=WEIGHT",
+        action="append",
+        default=argparse.SUPPRESS,
+        help=f"a task beside the labels; repeatable ({', '.join(TASKS)})",
+    )
+    for name in TASKS:
+        options: dict[str, Option] = {**declared_options(name), **TERM_OPTIONS}
+        for key, option in options.items():
+            flag = f"--{name}.{key.replace('_', '-')}"
+            _add_flag(group, [flag], f"{name}.{key}", option.hint, _with_default(option.help, option.default))
+
+
+def run_settings(namespace: argparse.Namespace) -> dict[str, Any]:
+    """The file's values overridden by the flags that were given, under the keys of a YAML file."""
+    given = {key: value for key, value in vars(namespace).items() if key not in ("config", "command")}
+    values = RunConfig.read(namespace.config) if namespace.config else {}
+    weights = dict(values.get("task") or {}) if isinstance(values.get("task"), dict) else values.get("task")
+    for entry in given.pop("task", []):
+        name, separator, weight = entry.partition("=")
+        if not separator or not weight:
+            raise VitletError(f"--task {entry}: needs a weight, such as --task {name}=0.5.")
+        weights = {**(weights or {}), name: weight}
+    if weights is not None:
+        values["task"] = weights
+    if "model_kwargs" in given:
+        given["model_kwargs"] = {**(values.get("model_kwargs") or {}), **_pairs(given["model_kwargs"])}
+    for key, value in given.items():
+        task, separator, option = key.partition(".")
+        if separator:
+            values[task] = {**(values.get(task) or {}), option: value}
+        else:
+            values[key] = value
+    return values
+
+
+def _add_flag(group: Any, names: list[str], key: str, hint: Any, shown: str) -> None:
+    choices = [inner for inner in get_args(hint) if inner is not type(None)] or [hint]
+    base = choices[0] if get_origin(hint) is not Literal else hint
+    options: dict[str, Any] = {"dest": key, "default": argparse.SUPPRESS, "help": shown.replace("%", "%%")}
+    if base is bool:
+        group.add_argument(*names, action=argparse.BooleanOptionalAction, **options)
+    elif key == "model_kwargs":
+        group.add_argument(*names, nargs="+", metavar="NAME=VALUE", **options)
+    else:
+        words = "|".join(map(str, get_args(base))) if get_origin(base) is Literal else ""
+        group.add_argument(*names, metavar=words or key.rpartition(".")[2].upper(), **options)
+
+
+def _with_default(help_text: str, default: Any) -> str:
+    return help_text if default is None or "default" in help_text else f"{help_text} [{default}]"
+
+
+def _setting_help(name: str) -> str:
+    return str(next(item.metadata["help"] for item in fields(RunConfig) if item.name == name))
+
+
+def _pairs(entries: Sequence[str]) -> dict[str, Any]:
+    values = {}
+    for entry in entries:
+        name, separator, value = entry.partition("=")
+        if not separator:
+            raise VitletError(f"--model-kwargs {entry}: needs NAME=VALUE.")
+        values[name] = yaml.safe_load(value)
+    return values
+
+
+def fail(problem: VitletError) -> int:
+    """Print the sentence; the exit code of bad input."""
+    print(f"vitlet: {problem}", file=sys.stderr)
+    return 2

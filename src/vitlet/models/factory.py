@@ -1,0 +1,108 @@
+"""Build networks by name, with sentences instead of tracebacks, and describe them so that timm can load them again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import timm
+from torch import nn
+
+from vitlet.errors import VitletError, nearest
+
+
+def build_model(
+    name: str,
+    *,
+    num_classes: int,
+    in_chans: int = 3,
+    img_size: tuple[int, int] | None = None,
+    drop_path: float = 0.0,
+    model_kwargs: Mapping[str, Any] | None = None,
+) -> tuple[nn.Module, dict[str, Any]]:
+    """A fresh timm model, and the arguments that make it again.
+
+    Networks without a fixed image size take any: for them ``img_size`` is left out.
+    """
+    if name not in timm.list_models():
+        raise VitletError(
+            f"unknown model {name!r}.{nearest(name, timm.list_models())} `vitlet models PATTERN` lists them."
+        )
+    arguments = dict(model_kwargs or {}) | {"in_chans": in_chans}
+    if drop_path:
+        arguments["drop_path_rate"] = drop_path
+    if img_size is not None:
+        arguments["img_size"] = img_size
+    try:
+        try:
+            model = timm.create_model(name, num_classes=num_classes, **arguments)
+        except TypeError as problem:
+            if "'img_size'" not in str(problem):
+                raise
+            del arguments["img_size"]
+            model = timm.create_model(name, num_classes=num_classes, **arguments)
+    except Exception as problem:  # timm's models complain in many types
+        shown = ", ".join(f"{key}={value}" for key, value in arguments.items())
+        reason = (str(problem).splitlines() or [type(problem).__name__])[0]
+        raise VitletError(
+            f"the model {name} cannot be built with {shown}: {reason or type(problem).__name__}."
+        ) from problem
+    return model, arguments
+
+
+def data_statistics(model: nn.Module, in_chans: int) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation per channel that the network's configuration names."""
+    config: Mapping[str, Any] = getattr(model, "pretrained_cfg", None) or {}
+    mean, std = config.get("mean", (0.5, 0.5, 0.5)), config.get("std", (0.5, 0.5, 0.5))
+    if in_chans == len(mean):
+        return list(mean), list(std)
+    return [sum(mean) / len(mean)] * in_chans, [sum(std) / len(std)] * in_chans
+
+
+def describe_for_timm(
+    model: nn.Module,
+    arguments: Mapping[str, Any],
+    *,
+    img_size: tuple[int, int],
+    crop_pct: float,
+    mean: Sequence[float],
+    std: Sequence[float],
+    classes: Sequence[str],
+) -> str:
+    """The ``config.json`` with which ``timm.create_model("local-dir:...")`` builds this network again."""
+    own: Mapping[str, Any] = getattr(model, "pretrained_cfg", None) or {}
+    forget = ("architecture", "url", "file", "hf_hub_id", "hf_hub_filename", "source", "state_dict", "tag")
+    settings = {key: value for key, value in own.items() if value is not None and key not in forget}
+    settings |= {
+        "input_size": [len(mean), *img_size],
+        "interpolation": "bicubic",
+        "crop_pct": crop_pct,
+        "mean": list(mean),
+        "std": list(std),
+    }
+    described = {
+        "architecture": own.get("architecture"),
+        "num_classes": len(classes),
+        "num_features": getattr(model, "num_features", None),
+        "label_names": list(classes),
+        "model_args": dict(arguments),
+        "pretrained_cfg": settings,
+    }
+    return json.dumps(described, indent=2, ensure_ascii=False)
+
+
+def load_exported(folder: Path) -> nn.Module:
+    """The network of a folder in timm's ``local-dir`` layout."""
+    model: nn.Module = timm.create_model(f"local-dir:{folder}", pretrained=True)
+    return model
+
+
+def find_models(pattern: str = "") -> list[str]:
+    """Names of networks that match a pattern with wildcards; a plain word matches anywhere in a name."""
+    wildcard = pattern if any(sign in pattern for sign in "*?[") or not pattern else f"*{pattern}*"
+    names: list[str] = timm.list_models(wildcard)
+    if not names:
+        raise VitletError(f"no model matches {pattern!r}.{nearest(pattern, timm.list_models())}")
+    return names

@@ -1,0 +1,114 @@
+"""Tables and pictures at the end of a command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from vitlet.evaluate import Scores
+
+if TYPE_CHECKING:
+    from vitlet.engine import RunResult
+    from vitlet.tasks.declared import Option
+
+
+def print_result(result: RunResult) -> None:
+    """A run's final numbers, where it lies, and its warnings."""
+    rows = {"validation": result.val}
+    if result.test is not None:
+        rows["test"] = result.test
+    table = _table("images", "top-1 %", "top-5 %", "loss", first="split")
+    for name, scores in rows.items():
+        table.add_row(name, str(scores.count), f"{scores.top1:.2f}", f"{scores.top5:.2f}", f"{scores.loss:.3f}")
+    console = Console()
+    console.print(table)
+    say(f"best of its epochs on the validation images: {result.best_epoch}")
+    for warning in result.warnings:
+        say(f"note: {warning}")
+    say(f"run: {result.path}")
+
+
+def demo_table(results: Mapping[str, RunResult]) -> None:
+    """Several runs side by side: tested once, with the weights that were best on the validation images."""
+    table = _table("best epoch", "validation %", "test %", "run", first="training")
+    for name, result in results.items():
+        test = f"{result.test.top1:.2f}" if result.test else "n/a"
+        table.add_row(name, str(result.best_epoch), f"{result.val.top1:.2f}", test, escape(str(result.path)))
+    Console().print(table)
+    for name, result in results.items():
+        for warning in result.warnings:
+            say(f"note on {name}: {warning}")
+    say("One seed on 359 test images: differences of a point or two are noise.")
+
+
+def print_scores(what: str, scores: Scores) -> None:
+    """What was evaluated and how good it is."""
+    say(f"{what}: {scores.count} images, top-1 {scores.top1:.2f} %, top-5 {scores.top5:.2f} %, loss {scores.loss:.3f}")
+
+
+def print_predictions(predictions: Sequence[Mapping[str, Any]]) -> None:
+    """One row per image: its most likely classes."""
+    table = _table("class", "probability", first="image")
+    for prediction in predictions:
+        for rank, guess in enumerate(prediction["classes"]):
+            image = escape(str(prediction["image"])) if rank == 0 else ""
+            table.add_row(image, escape(guess["class"]), f"{guess['probability']:.3f}")
+    Console().print(table)
+
+
+def print_tasks(tasks: Mapping[str, tuple[str, Mapping[str, Option]]]) -> None:
+    """Each task with its options."""
+    for name, (summary, options) in tasks.items():
+        say(f"{name}: {summary}")
+        table = Table("flag", "default", "meaning", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for key, option in options.items():
+            default = "by preset" if option.default is None else str(option.default)
+            table.add_row(f"--{name}.{key.replace('_', '-')}", default, escape(option.help))
+        Console().print(table)
+
+
+def say(text: str) -> None:
+    """A plain line, whatever characters it holds."""
+    Console().print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def plot_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path, *, metrics: Mapping[str, str]) -> None:
+    """Curves over epochs, one panel per metric, one line per run; written as a picture.
+
+    Args:
+        runs: the logged rows of each run by its name.
+        path: of the picture.
+        metrics: title of each panel by the metric's key; a run that lacks a metric is left out of that panel.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, len(metrics), figsize=(5 * len(metrics), 3.6), layout="constrained", squeeze=False)
+    for axis, (key, title) in zip(axes[0], metrics.items(), strict=True):
+        for index, (name, rows) in enumerate(runs.items()):
+            points = [(row["epoch"], row[key]) for row in rows if key in row]
+            if points:
+                axis.plot(*zip(*points, strict=True), label=name, color=f"C{index}")
+                chance = rows[0].get(key.replace("error", "chance")) if "error" in key else None
+                if chance is not None:
+                    axis.axhline(chance, color="0.5", linestyle=":", label="chance (constant guess)")
+        axis.set(title=title, xlabel="epoch")
+        axis.grid(alpha=0.3)
+        axis.legend()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _table(*columns: str, first: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(first, overflow="fold")
+    for column in columns:
+        table.add_column(column, justify="right", overflow="fold")
+    return table
