@@ -64,7 +64,7 @@ def _train(prepared: Prepared, run: RunFolder, title: str) -> RunResult:
     augment = Augment(prepared.preprocess, hflip=config.hflip, scale=config.scale)
     training = TrainingSet(dataset.train, augment, channels=config.in_chans, seed=config.seed)
     order = EpochOrder(len(dataset.train), batch_size=config.batch_size, seed=config.seed)
-    loader = training_loader(training, order, config)
+    loader = training_loader(training, order, workers=config.workers, device=str(device))
     assert dataset.val is not None
     val_loader = prepared.evaluation_loader(dataset.val)
     lr_at = WarmupCosine(config.lr, config.epochs, config.warmup_epochs or 0.0, end=min(config.min_lr, config.lr))

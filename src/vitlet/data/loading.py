@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader, Sampler
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as V
 
-from vitlet.config import RunConfig
 from vitlet.data.sources import ImageSet
 
 
@@ -132,10 +131,9 @@ class EpochOrder(Sampler[list[tuple[int, int]]]):
             yield [(self.epoch, index) for index in order[batch * self.batch_size : (batch + 1) * self.batch_size]]
 
 
-def training_loader(dataset: TrainingSet, order: EpochOrder, config: RunConfig) -> DataLoader[Any]:
+def training_loader(dataset: TrainingSet, order: EpochOrder, *, workers: int, device: str) -> DataLoader[Any]:
     """Batches of augmented images in the order given."""
-    options = _loader_options(config.workers, config.device)
-    return DataLoader(dataset, batch_sampler=order, collate_fn=_as_is, **options)
+    return DataLoader(dataset, batch_sampler=order, collate_fn=_as_is, **_loader_options(workers, device))
 
 
 def evaluation_loader(dataset: EvaluationSet, *, batch_size: int, workers: int, device: str) -> DataLoader[Any]:

@@ -117,6 +117,8 @@ class Subset:
 
 def read_image(path: Path, channels: int) -> Tensor:
     """Decode a file, upright, as uint8 ``(channels, height, width)``; a sentence if it is no image."""
+    if not path.is_file():
+        raise VitletError(f"no such image file: {path}.")
     try:
         with Image.open(path) as opened:
             upright = ImageOps.exif_transpose(opened)

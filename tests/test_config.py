@@ -1,0 +1,147 @@
+"""Settings: the same keys as flags, YAML and fields; wrong ones refused in a sentence."""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+from vitlet.config import RunConfig, TaskConfig
+from vitlet.errors import VitletError
+from vitlet.flags import Parser, add_run_flags, run_settings
+from vitlet.tasks import TASKS
+from vitlet.tasks.declared import declared_options, load_task
+
+
+def parse(*words: str) -> RunConfig:
+    parser = Parser(prog="vitlet train")
+    add_run_flags(parser)
+    return RunConfig.from_dict(run_settings(parser.parse_all(list(words))), source="flags")
+
+
+def parse_line(line: str) -> RunConfig:
+    return parse(*shlex.split(line))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_declared_options_are_the_constructor(name: str) -> None:
+    """What is read from the source is what Python sees."""
+    constructor = load_task(name).__init__
+    hints = get_type_hints(constructor)
+    real = {
+        key: (hints[key], parameter.default)
+        for key, parameter in inspect.signature(constructor).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    declared = declared_options(name)
+    assert {key: (option.hint, option.default) for key, option in declared.items()} == real
+    assert all(option.help for option in declared.values())
+    assert load_task(name).name == name
+
+
+def test_flags_that_timm_users_know() -> None:
+    config = parse_line(
+        "DATA --model resnet18 --img-size 64x96 --epochs 3 -b 32 --lr 1e-4 --weight-decay 0.1"
+        " --warmup-epochs 1 --mixup 0.8 --cutmix 1.0 --smoothing 0 --drop-path 0.1 --seed 7"
+        " --output out -j 4 --device cpu --amp --amp-dtype float16 --clip-grad none"
+        " --model-kwargs depth=3 name=x --task drloc=0.5 --drloc.variant ce --drloc.preset reference"
+        " --no-drloc.extra-linear --drloc.warmup-epochs 0.5 --drloc.pool none"
+    )
+    assert config.data == "DATA"
+    assert config.img_size == (64, 96)
+    assert (config.batch_size, config.workers, config.lr, config.clip_grad) == (32, 4, 1e-4, None)
+    assert (config.amp, config.amp_dtype, config.device) == (True, "float16", "cpu")
+    assert config.model_kwargs == {"depth": 3, "name": "x"}
+    options = {"variant": "ce", "preset": "reference", "extra_linear": False, "pool": "none"}
+    assert config.tasks == {"drloc": TaskConfig(0.5, warmup_epochs=0.5, options=options)}
+
+
+def test_the_resolved_file_makes_the_same_settings(tmp_path: Path) -> None:
+    config = parse_line("DATA --img-size 32 --task drloc=0.25 --drloc.variant reg --drloc.schedule ramp -b 8")
+    file = tmp_path / "config.yaml"
+    file.write_text(config.dump(), encoding="utf-8")
+    assert RunConfig.from_dict(RunConfig.read(file)) == config
+    assert parse("-c", str(file)) == config
+
+
+def test_flags_override_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("epochs: 5\nlr: 1e-3\ntask: {drloc: 0.5}\ndrloc: {variant: ce, pairs: 32}\n", encoding="utf-8")
+    config = parse("-c", str(file), "--epochs", "7", "--drloc.variant", "l1", "--task", "drloc=0.1")
+    assert (config.epochs, config.lr) == (7, 1e-3)
+    assert config.tasks["drloc"] == TaskConfig(0.1, options={"variant": "l1", "pairs": 32})
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"epoch": 3}, "unknown key 'epoch'. Did you mean 'epochs'"),
+        ({"epochs": "many"}, "epochs is 'many'; it needs to be a whole number"),
+        ({"epochs": 2.5}, "needs to be a whole number"),
+        ({"epochs": True}, "needs to be a whole number"),
+        ({"epochs": 0}, "epochs is 0; it needs to be 1 or more"),
+        ({"lr": "fast"}, "needs to be a number"),
+        ({"lr": -1}, "lr is -1.0; it needs to be 0 or more"),
+        ({"lr": float("nan")}, "needs to be 0 or more"),
+        ({"amp": "maybe"}, "needs to be true or false"),
+        ({"amp_dtype": "int8"}, "one of bfloat16, float16"),
+        ({"img_size": "0x4"}, "HEIGHTxWIDTH such as 64x96"),
+        ({"img_size": [1, 2, 3]}, "HEIGHTxWIDTH"),
+        ({"smoothing": 1.5}, "between 0 and 1"),
+        ({"crop_pct": 0}, "crop_pct is 0"),
+        ({"warmup_epochs": 5, "epochs": 5}, "needs to be below epochs"),
+        ({"in_chans": 4}, "1 channel (grey) or 3 (RGB)"),
+        ({"model_kwargs": 3}, "NAME: VALUE pairs"),
+        ({"task": ["drloc"]}, "map task names to weights"),
+        ({"task": {"drlok": 1}}, "unknown task 'drlok'. Did you mean 'drloc'"),
+        ({"task": {"drloc": -1}}, "weight of task 'drloc' is -1"),
+        ({"task": {"drloc": "x"}}, "needs to be a number"),
+        ({"task": {"drloc": 1}, "drloc": {"varaint": "ce"}}, "no option 'varaint'. Did you mean 'variant'"),
+        ({"task": {"drloc": 1}, "drloc": {"variant": "l2"}}, "one of l1, signed, ce, reg, all"),
+        ({"task": {"drloc": 1}, "drloc": 3}, "map its options to values"),
+        ({"drloc": {"variant": "ce"}}, "no weight. Add the task: --task drloc=0.5"),
+    ],
+)
+def test_wrong_settings_are_refused(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(VitletError) as caught:
+        RunConfig.from_dict(values)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--modle", "x"], "unknown flag --modle. Did you mean '--model'"),
+        (["--drloc.varaint", "ce"], "Did you mean '--drloc.variant'"),
+        (["--task", "drloc"], "needs a weight, such as --task drloc=0.5"),
+        (["a", "b"], "unexpected argument 'b'"),
+        (["--model-kwargs", "depth"], "needs NAME=VALUE"),
+        (["--epochs"], "expected one argument"),
+    ],
+)
+def test_wrong_flags_are_refused(words: list[str], sentence: str) -> None:
+    with pytest.raises(VitletError) as caught:
+        parse(*words)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("!!python/object/apply:os.system ['touch pwned']", "not a plain YAML file"),
+        ("a: [1", "not a plain YAML file"),
+        ("- 1", "'key: value' lines"),
+    ],
+)
+def test_files_that_are_no_settings(text: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "config.yaml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(VitletError, match=sentence):
+        RunConfig.read(file)
+    assert not (tmp_path / "pwned").exists()
+    with pytest.raises(VitletError, match="cannot read the configuration"):
+        RunConfig.read(tmp_path / "absent.yaml")

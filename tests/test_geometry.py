@@ -1,0 +1,48 @@
+"""Coordinates, pairs, offsets and chance levels against slow, obvious loops."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from vitlet.geometry import chance_error, grid_coords, pair_offsets, sample_pairs
+
+
+def test_coords_run_row_by_row() -> None:
+    assert grid_coords(2, 3).tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
+
+
+def test_pairs_are_uniform_independent_and_seeded() -> None:
+    pairs = sample_pairs(200, 6, 100, generator=torch.Generator().manual_seed(1))
+    again = sample_pairs(200, 6, 100, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(pairs, again)
+    counts = torch.zeros(6, 6).index_put_((pairs[..., 0].flatten(), pairs[..., 1].flatten()), torch.ones(1), True)
+    assert (counts / counts.sum() - 1 / 36).abs().max() < 0.005  # both orders and identical tokens occur alike
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_offsets_equal_a_loop(batched: bool) -> None:
+    coords = grid_coords(3, 5)[None]
+    if batched:  # a permuted view: every image has coordinates of its own
+        coords = torch.stack([coords[0][torch.randperm(15)] for _ in range(4)])
+    pairs = sample_pairs(4, 15, 7)
+    offsets = pair_offsets(coords, pairs)
+    for image in range(4):
+        for pair in range(7):
+            first, second = pairs[image, pair].tolist()
+            own = coords[image if batched else 0]
+            assert offsets[image, pair].tolist() == (own[first] - own[second]).tolist()
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 7, 14])
+@pytest.mark.parametrize("signed", [False, True])
+def test_chance_is_the_best_constant(size: int, signed: bool) -> None:
+    offsets = [a - b if signed else abs(a - b) for a in range(size) for b in range(size)]
+    guesses = [step / 4 for step in range(-4 * size, 4 * size + 1)]
+    best = min(sum(abs(offset - guess) for offset in offsets) / len(offsets) for guess in guesses)
+    assert chance_error(size, signed=signed) == pytest.approx(best)
+
+
+def test_chance_levels_of_the_literature() -> None:
+    assert chance_error(7, signed=False) == pytest.approx(1.35, abs=0.005)
+    assert chance_error(4, signed=False) == pytest.approx(0.75)
