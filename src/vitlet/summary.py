@@ -10,10 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from vitlet.evaluate import Scores
-
 if TYPE_CHECKING:
     from vitlet.engine import RunResult
+    from vitlet.evaluate import Scores
     from vitlet.tasks.declared import Option
 
 

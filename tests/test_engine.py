@@ -1,0 +1,214 @@
+"""Whole runs on real image files: what they leave behind, how they go on, what they say."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file
+
+import vitlet
+from vitlet.config import RunConfig, TaskConfig
+from vitlet.engine import train
+from vitlet.predict import Predictor
+from vitlet.runs import RunFolder, read_rows
+
+VIT = {"patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 2}
+DRLOC = TaskConfig(0.5, options={"hidden": 16, "pairs": 8})
+
+
+def config(data: Path, output: Path, **changes: Any) -> RunConfig:
+    settings: dict[str, Any] = {
+        "data": str(data),
+        "model_kwargs": VIT,
+        "img_size": (16, 16),
+        "epochs": 2,
+        "batch_size": 8,
+        "workers": 0,
+        "device": "cpu",
+        "tasks": {"drloc": DRLOC},
+        "output": str(output),
+    }
+    return RunConfig(**settings | changes)
+
+
+def weights(run: Path, folder: str = "last") -> dict[str, torch.Tensor]:
+    return load_file(run / folder / "model.safetensors")
+
+
+def test_a_run_leaves_everything_behind(shared_folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    result = train(config(shared_folder, run))
+    files = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()}
+    events = {name for name in files if name.startswith("events.out.tfevents")}
+    assert len(events) == 1
+    weights_of = {f"{folder}/{name}" for folder in ("last", "best") for name in ("config.json", "model.safetensors")}
+    assert files - events == weights_of | {"config.yaml", "metrics.jsonl", "metrics.csv", "resume.pt", "result.json"}
+    assert not (tmp_path / "run.lock").exists()
+    rows = read_rows(run)
+    assert [row["epoch"] for row in rows] == [1, 2]
+    assert {"train/loss", "train/criterion", "train/drloc", "train/drloc/error_cells", "lr", "val/top1"} <= set(rows[0])
+    with (run / "metrics.csv").open(encoding="utf-8") as file:
+        assert [float(row["val/top1"]) for row in csv.DictReader(file)] == [row["val/top1"] for row in rows]
+    saved = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    assert result.test is not None
+    assert saved["test"]["top1"] == result.test.top1
+    assert saved["val"]["top1"] == result.val.top1 == max(row["val/top1"] for row in rows)
+
+
+def test_the_resolved_config_starts_the_same_run(folder: Path, tmp_path: Path) -> None:
+    train(config(folder, tmp_path / "first"))
+    again = RunConfig.from_dict(RunConfig.read(tmp_path / "first" / "config.yaml"))
+    train(replace(again, output=str(tmp_path / "second")))
+    first, second = weights(tmp_path / "first"), weights(tmp_path / "second")
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [
+        ("vit_tiny_patch16_224", {}),
+        (
+            "swin_tiny_patch4_window7_224",
+            {
+                "model_kwargs": {
+                    "patch_size": 2,
+                    "embed_dim": 12,
+                    "depths": [1, 1],
+                    "num_heads": [1, 2],
+                    "window_size": 4,
+                }
+            },
+        ),
+        ("resnet10t", {"model_kwargs": {}, "img_size": (64, 64)}),
+    ],
+)
+def test_timm_loads_what_was_trained(model: str, changes: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+    train(config(folder, tmp_path / "run", model=model, **changes))
+    loaded = timm.create_model(f"local-dir:{tmp_path / 'run' / 'best'}", pretrained=True).eval()
+    best = weights(tmp_path / "run", "best")
+    assert loaded.state_dict().keys() == best.keys()  # a plain timm model: no task head
+    assert all(torch.equal(tensor, best[name]) for name, tensor in loaded.state_dict().items())
+    predictor = Predictor.load(tmp_path / "run", device="cpu")
+    image = next(folder.rglob("*.png"))
+    answer = predictor.predict([image], topk=3)[0]
+    assert sum(guess["probability"] for guess in answer["classes"]) == pytest.approx(1.0)
+    size = changes.get("img_size", (16, 16))
+    assert tuple(loaded.pretrained_cfg["input_size"]) == (3, *size)
+
+
+@pytest.mark.parametrize("settings", [{}, {"amp": True, "mixup": 0.8, "cutmix": 1.0, "drop_path": 0.1}])
+def test_resume_is_exact(
+    settings: dict[str, Any], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = config(folder, tmp_path / "whole", epochs=4, **settings)
+    train(whole)
+    log = RunFolder.log
+
+    def die_after_two(self: RunFolder, row: dict[str, Any]) -> None:
+        log(self, row)
+        if row["epoch"] == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunFolder, "log", die_after_two)
+    with pytest.raises(KeyboardInterrupt):
+        train(replace(whole, output=str(tmp_path / "broken")))
+    monkeypatch.setattr(RunFolder, "log", log)
+    result = train(RunConfig(resume=str(tmp_path / "broken")))
+    assert result.path == tmp_path / "broken"
+    expected, found = weights(tmp_path / "whole"), weights(tmp_path / "broken")
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    assert [row["train/loss"] for row in read_rows(tmp_path / "whole")] == [
+        row["train/loss"] for row in read_rows(tmp_path / "broken")
+    ]
+
+
+def test_a_damaged_resume_file_is_named(folder: Path, tmp_path: Path) -> None:
+    train(config(folder, tmp_path / "run"))
+    (tmp_path / "run" / "resume.pt").write_bytes(b"nonsense")
+    with pytest.raises(vitlet.VitletError, match=r"cannot continue from .*resume\.pt"):
+        train(RunConfig(resume=str(tmp_path / "run")))
+
+
+def test_existing_runs_are_not_overwritten_unless_asked(folder: Path, tmp_path: Path) -> None:
+    settings = config(folder, tmp_path / "run", epochs=1)
+    train(settings)
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    with pytest.raises(vitlet.VitletError, match="already exists"):
+        train(settings)
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+    train(replace(settings, overwrite=True, seed=1))
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() != before
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "diary.txt").write_text("mine")
+    with pytest.raises(vitlet.VitletError, match="is not a run"):
+        train(replace(settings, output=str(tmp_path / "other"), overwrite=True))
+    assert (tmp_path / "other" / "diary.txt").read_text() == "mine"
+
+
+def test_a_run_folder_in_use_is_refused(folder: Path, tmp_path: Path) -> None:
+    settings = config(folder, tmp_path / "run", epochs=1)
+    run = RunFolder.create(settings)
+    try:
+        with pytest.raises(vitlet.VitletError, match="in use by another process"):
+            train(replace(settings, overwrite=True))
+        with pytest.raises(vitlet.VitletError, match="in use by another process"):
+            train(RunConfig(resume=str(tmp_path / "run")))
+    finally:
+        run.close()
+
+
+def test_default_folders_are_numbered(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = replace(config(folder, tmp_path, epochs=1), output=None)
+    paths = [train(settings).path for _ in range(2)]
+    assert [str(path) for path in paths] == ["runs/data-vit_tiny_patch16_224-1", "runs/data-vit_tiny_patch16_224-2"]
+
+
+def test_a_task_at_chance_and_one_that_dwarfs_say_so(folder: Path, tmp_path: Path) -> None:
+    settings = config(folder, tmp_path / "run", lr=1e-9, min_lr=0.0)
+    huge = TaskConfig(500.0, options={"hidden": 16, "preset": "reference"}, schedule="constant")
+    result = train(replace(settings, tasks={"drloc": huge}))
+    assert any("drloc was not learned" in warning for warning in result.warnings)
+    assert any("drloc dwarfs the labels" in warning for warning in result.warnings)
+    quiet = train(replace(settings, output=str(tmp_path / "quiet"), tasks={}))
+    assert quiet.warnings == ()
+
+
+def test_the_ramp_of_the_reference_preset_reaches_the_loop(folder: Path, tmp_path: Path) -> None:
+    task = TaskConfig(1.0, options={"hidden": 16, "preset": "reference"})
+    train(config(folder, tmp_path / "run", epochs=5, tasks={"drloc": task}))
+    weight = [row["weight/drloc"] for row in read_rows(tmp_path / "run")]
+    assert weight[0] < weight[1] > weight[2] > weight[3] > weight[4] > 0
+
+
+def test_a_loss_that_is_not_finite_stops_with_its_parts(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(vitlet.VitletError, match=r"not finite at epoch 1, step 2 \(criterion .*, drloc .*\)"):
+        train(config(folder, tmp_path / "run", lr=1e30, warmup_epochs=0.0, clip_grad=None))
+
+
+def test_a_batch_larger_than_the_data_is_one_batch(folder: Path, tmp_path: Path) -> None:
+    train(config(folder, tmp_path / "run", batch_size=1000, epochs=1))
+    assert read_rows(tmp_path / "run")[0]["val/count"] == 3
+
+
+def test_evaluate_agrees_with_the_run(shared_folder: Path, tmp_path: Path) -> None:
+    result = train(config(shared_folder, tmp_path / "run"))
+    predictor = Predictor.load(tmp_path / "run", device="cpu")
+    scores, what = predictor.evaluate()
+    assert result.test is not None
+    assert scores.top1 == result.test.top1
+    assert what.endswith("(test)")
+    assert predictor.evaluate(split="val")[0].top1 == result.val.top1
+    assert predictor.evaluate(str(shared_folder / "test"))[0].top1 == result.test.top1
+    correct = 0
+    for label, name in enumerate(predictor.classes):
+        paths = sorted((shared_folder / "test" / name).iterdir())
+        correct += sum(a["classes"][0]["class"] == predictor.classes[label] for a in predictor.predict(paths, topk=1))
+    assert 100 * correct / 12 == pytest.approx(scores.top1)
