@@ -1,0 +1,47 @@
+"""Every code block of the README and of the docs, run for real, in order, in one folder per page."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+NOT_CODE = {"text"}
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_code_blocks_run(page: Path, tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {
+        "PATH": path,
+        "OMP_NUM_THREADS": "2",
+        "PYTHONWARNINGS": "error::DeprecationWarning:vitlet",
+    }
+    for language, code in BLOCK.findall(page.read_text(encoding="utf-8")):
+        if language in NOT_CODE:
+            continue
+        assert language in ("python", "bash"), f"{page.name}: a block in {language!r} is not run by anything"
+        if language == "python":
+            command = [sys.executable, "-c", code]
+        else:
+            code = re.sub(r"^make (?=demo)", f"make --directory {ROOT} ", code, flags=re.MULTILINE)
+            command = ["bash", "-euo", "pipefail", "-c", code]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, f"{page.name}:\n{code}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
