@@ -1,0 +1,80 @@
+"""From an image file to pixels, the same way everywhere: training, evaluation, prediction, export.
+
+Upright by its EXIF tag, 16-bit scaled (not clipped), palettes and CMYK converted, transparency laid on a stated colour,
+the first frame of an animation. Files that are no images, truncated, or too large are refused by name.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from vitlet.errors import VitletError, first_line
+
+BACKGROUND = (255, 255, 255)
+"""What shows through transparent pixels."""
+
+MAX_PIXELS = 100_000_000
+"""Larger images are refused as decompression bombs."""
+
+_PROBLEMS = (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError, MemoryError)
+
+
+def read_image(path: Path, channels: int) -> Tensor:
+    """Decode a file as uint8 ``(channels, height, width)``."""
+    if not path.is_file():
+        raise VitletError(f"no such image file: {path}.")
+    return decode_image(path.read_bytes(), channels, name=str(path))
+
+
+def decode_image(content: bytes, channels: int, *, name: str) -> Tensor:
+    """Decode an image's bytes as uint8 ``(channels, height, width)``; ``name`` is for the sentence if they are none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow warns of odd metadata; what matters raises
+            with Image.open(io.BytesIO(content)) as opened:
+                if opened.width * opened.height > MAX_PIXELS:
+                    raise Image.DecompressionBombError(f"{opened.width}x{opened.height} pixels")
+                pixels = _pixels(ImageOps.exif_transpose(opened), channels)
+    except _PROBLEMS as problem:
+        raise VitletError(f"cannot read the image {name}: {first_line(problem)}. Repair or remove it.") from problem
+    return torch.from_numpy(pixels)
+
+
+def _pixels(image: Image.Image, channels: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """``(channels, height, width)`` uint8 of a Pillow image of any mode."""
+    if image.mode.startswith("I") or image.mode == "F":
+        image = Image.fromarray(_to_bytes(np.asarray(image)))
+    if channels not in (1, 3):
+        return _many_channels(image, channels)
+    if image.has_transparency_data:
+        solid = Image.new("RGBA", image.size, (*BACKGROUND, 255))
+        image = Image.alpha_composite(solid, image.convert("RGBA"))
+    array = np.array(image.convert("L" if channels == 1 else "RGB"))
+    return np.ascontiguousarray(array[None] if channels == 1 else array.transpose(2, 0, 1))
+
+
+def _to_bytes(
+    values: np.ndarray[tuple[int, ...], np.dtype[np.generic]],
+) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """Sixteen-bit (and wider) grey scaled to eight: 65535 becomes 255; floats are taken as 0 to 1, or 0 to 255."""
+    numbers = values.astype(np.float64)
+    if values.dtype.kind == "f":
+        top = 1.0 if numbers.max(initial=0.0) <= 1.0 else 255.0
+    else:
+        top = 65535.0 if numbers.max(initial=0.0) <= 65535 else 4294967295.0
+    return np.clip(np.rint(numbers / top * 255), 0, 255).astype(np.uint8)
+
+
+def _many_channels(image: Image.Image, channels: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """The image's own bands, where there are as many as asked for (2: grey and alpha, 4: RGBA or CMYK)."""
+    bands = np.atleast_3d(np.array(image)).transpose(2, 0, 1)
+    if len(bands) != channels:
+        raise ValueError(f"it has {len(bands)} channels ({image.mode}), {channels} were asked for")
+    return np.ascontiguousarray(bands)
