@@ -13,9 +13,15 @@ from torch import Tensor, nn
 
 from vitlet.errors import VitletError, first_line, nearest
 from vitlet.features import Features, Grid, Needs, Shapes
-from vitlet.views import View
+from vitlet.views import PlainView, View, ViewMaker
 
 Layout = Literal["auto", "NCHW", "NHWC", "NLC"]
+
+SAME_SIZE = " Pass the img_size and in_chans that the model was made with."
+OTHER_SIZE = (
+    " This view has another size than the images: make a model that takes any, with model_kwargs dynamic_img_size=true"
+    " for timm's ViT, DeiT and EVA, strict_img_size=false for its Swin; most convolutional networks do."
+)
 
 
 class Backbone(nn.Module):
@@ -37,22 +43,23 @@ class Backbone(nn.Module):
     def forward(self, view: View, needs: Needs = Needs()) -> Features:
         """One forward pass; raises `VitletError` if something that is needed cannot be had."""
 
-    def shapes(self, needs: Needs = Needs()) -> Shapes:
+    def shapes(self, needs: Needs = Needs(), view: ViewMaker = PlainView()) -> Shapes:
         """Sizes of all grids, from one pass over an empty image; also refuses grids no spatial task can use."""
         parameter = next(self.model.parameters(), torch.empty(0))
         image = torch.zeros(1, self.in_chans, *self.img_size, device=parameter.device, dtype=parameter.dtype)
+        seen = view(image)
+        height, width = seen.images.shape[2:]
         training = {module: module.training for module in self.model.modules()}
         self.model.eval()
         try:
             with torch.no_grad():
-                features = self(View(image), needs)
+                features = self(seen, needs)
         except VitletError:
             raise
         except Exception as problem:  # the network's own complaint: any type, any model
             raise VitletError(
-                f"{self.describe()} cannot take {self.in_chans}-channel images of"
-                f" {self.img_size[0]}x{self.img_size[1]} pixels: {first_line(problem)}."
-                " Pass the img_size and in_chans that the model was made with."
+                f"{self.describe()} cannot take {self.in_chans}-channel images of {height}x{width} pixels:"
+                f" {first_line(problem)}." + (OTHER_SIZE if (height, width) != self.img_size else SAME_SIZE)
             ) from problem
         finally:
             for module, mode in training.items():
@@ -61,7 +68,7 @@ class Backbone(nn.Module):
         if min(last.height, last.width) < 2:
             raise VitletError(
                 f"{self.describe()} ends in a grid of {last.height}x{last.width} tokens at"
-                f" {self.img_size[0]}x{self.img_size[1]} pixels; spatial tasks need at least 2x2."
+                f" {height}x{width} pixels; spatial tasks need at least 2x2."
                 " Use larger images, or a model with a smaller patch or stride."
             )
         normed = features.after_norm.shape if features.after_norm else None

@@ -14,6 +14,7 @@ from vitlet.errors import VitletError
 from vitlet.geometry import grid_coords
 
 Pool = Literal["none", "2x2", "3x3/2"]
+Tap = Literal["before_norm", "after_norm"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,16 @@ class GridShape:
 
     def __str__(self) -> str:
         return f"{self.height}x{self.width} tokens of {self.channels} channels"
+
+    def pooled(self, pool: Pool) -> GridShape:
+        """Size after `Grid.pooled`; refuses what leaves too little for a spatial task."""
+        shape = GridShape(self.channels, pooled_size(self.height, pool), pooled_size(self.width, pool))
+        if min(shape.height, shape.width) < 2:
+            raise VitletError(
+                f"pooling leaves {shape.height}x{shape.width} of {self.height}x{self.width} tokens; spatial tasks need"
+                " at least 2x2. Use pool 'none'."
+            )
+        return shape
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,10 @@ class Shapes:
     last: GridShape
     after_norm: GridShape | None = None
     every: tuple[GridShape, ...] = ()
+
+    def tapped(self, tap: Tap) -> GridShape:
+        """The last grid before or after the final norm."""
+        return self.after_norm if tap == "after_norm" and self.after_norm else self.last
 
 
 @dataclass(frozen=True)
@@ -116,3 +131,7 @@ class Features:
     after_norm: Grid | None = None
     every: tuple[Grid, ...] = ()
     attention: Mapping[int, Tensor] = field(default_factory=dict)
+
+    def tapped(self, tap: Tap) -> Grid:
+        """The last grid before or after the final norm."""
+        return self.after_norm if tap == "after_norm" and self.after_norm else self.last

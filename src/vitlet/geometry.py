@@ -57,3 +57,18 @@ def chance_error(size: int, *, signed: bool) -> float:
         offsets = sorted(abs(offset) for offset in offsets)
     guess = 0 if signed else offsets[len(offsets) // 2]
     return sum(abs(offset - guess) for offset in offsets) / len(offsets)
+
+
+def constant_error(values: Tensor) -> float:
+    """Mean absolute error of the best constant guess of these values, their median."""
+    return (values - values.median()).abs().mean().item()
+
+
+def to_unit_range(values: Tensor) -> Tensor:
+    """Values from 0 up, of every pair of tokens ``(B, N, N)``, as -1 to 1 (the image's largest)."""
+    return values / values.amax((1, 2), keepdim=True) * 2 - 1
+
+
+def from_unit_range(scores: Tensor, values: Tensor) -> Tensor:
+    """Scores ``(B, N, N)`` in the units of the values that `to_unit_range` scaled."""
+    return (scores + 1) / 2 * values.amax((1, 2), keepdim=True)

@@ -46,3 +46,32 @@ class PairHead(nn.Module):
         first = F.linear(flat, left, self.first.bias).index_select(0, rows[:, 0])
         second = F.linear(flat, right).index_select(0, rows[:, 1])
         return first + second
+
+
+class RelationHead(nn.Module):
+    """Scores of every ordered pair of tokens, ``q.k / sqrt(width)`` by K heads: no softmax, no value, no bias.
+
+    Args:
+        channels: C, the width of a token.
+        heads: K, scores per pair.
+        width: channels of each head's q and k.
+    """
+
+    def __init__(self, channels: int, heads: int, width: int) -> None:
+        super().__init__()
+        self.channels, self.heads, self.width = channels, heads, width
+        self.query_key = nn.Linear(channels, 2 * heads * width, bias=False)  # all q, then all k
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Scores ``(B, K, N, N)`` of first and second token, for tokens ``(B, N, C)``, by the cheaper of two ways."""
+        batch, count, channels = tokens.shape
+        scale = self.width**-0.5
+        if channels * (self.width + batch * count) > 2 * batch * count * self.width:
+            projected = self.query_key(tokens).view(batch, count, 2, self.heads, self.width)
+            query, key = projected.permute(2, 0, 3, 1, 4)  # B, K, N, width
+            return (query * scale) @ key.transpose(2, 3)
+        # Heads as wide as the tokens: join q and k into one C x C matrix per head, and multiply each token once.
+        query, key = self.query_key.weight.view(2, self.heads, self.width, channels)
+        joint = key.transpose(1, 2) @ (query * scale)  # K, C, C
+        turned = F.linear(tokens, joint.flatten(0, 1)).view(batch, count * self.heads, channels)
+        return (turned @ tokens.transpose(1, 2)).view(batch, count, self.heads, count).transpose(1, 2)

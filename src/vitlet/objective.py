@@ -16,7 +16,7 @@ from vitlet.errors import VitletError
 from vitlet.features import Features, Needs
 from vitlet.schedules import Constant, Schedule
 from vitlet.tasks.task import Task
-from vitlet.views import PlainView, ViewMaker
+from vitlet.views import PlainView, ViewMaker, settled
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
@@ -73,9 +73,9 @@ class Objective(nn.Module):
         for term in self.terms:
             if not callable(term.weight) and term.weight < 0:
                 raise VitletError(f"the weight of {term.task.name!r} is {term.weight:g}; it needs to be 0 or more.")
-        if self.terms:
-            shapes = backbone.shapes(self._needs(self.terms))
-            for term in self.terms:
+        for view, group in _by_view(self.terms).items():
+            shapes = backbone.shapes(self._needs(group), view)
+            for term in group:
                 term.task.build(shapes)
         parameter = next(backbone.parameters(), None)
         self.tasks = nn.ModuleDict({term.task.name: term.task for term in self.terms})
@@ -108,9 +108,9 @@ class Objective(nn.Module):
             weights: weight of each task at this step; needed if one follows a schedule.
         """
         weights = self._constant_weights() if weights is None else weights
-        groups: dict[ViewMaker, list[Term]] = {PlainView(): []} if labels is not None or not self.terms else {}
-        for term in self.terms:
-            groups.setdefault(term.view, []).append(term)
+        groups = _by_view(self.terms, evaluation=not self.training)
+        if labels is not None or not self.terms:
+            groups = {PlainView(): [], **groups}
         parts: dict[str, Tensor] = {}
         metrics: dict[str, Tensor | float] = {}
         logits: Tensor | None = None
@@ -142,3 +142,11 @@ class Objective(nn.Module):
                 f"the weight of {changing[0]!r} follows a schedule: pass weights=objective.weights(epoch) at each step."
             )
         return self.weights()
+
+
+def _by_view(terms: Sequence[Term], *, evaluation: bool = False) -> dict[ViewMaker, list[Term]]:
+    """Terms that share a forward pass; in evaluation, views leave as little to chance as they can."""
+    groups: dict[ViewMaker, list[Term]] = {}
+    for term in terms:
+        groups.setdefault(settled(term.view) if evaluation else term.view, []).append(term)
+    return groups

@@ -4,5 +4,9 @@ from __future__ import annotations
 
 TASKS = {
     "drloc": "vitlet.tasks.drloc:DRLoc",
+    "sprel": "vitlet.tasks.sprel:SpatialRelations",
+    "distance": "vitlet.tasks.distance:Distance",
+    "angle": "vitlet.tasks.angle:Angle",
+    "position": "vitlet.tasks.position:Position",
 }
 """Name on the command line -> module and class."""
