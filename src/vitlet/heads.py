@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -65,13 +67,13 @@ class RelationHead(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Scores ``(B, K, N, N)`` of first and second token, for tokens ``(B, N, C)``, by the cheaper of two ways."""
         batch, count, channels = tokens.shape
-        scale = self.width**-0.5
+        scale = 1 / math.sqrt(self.width)
         if channels * (self.width + batch * count) > 2 * batch * count * self.width:
-            projected = self.query_key(tokens).view(batch, count, 2, self.heads, self.width)
-            query, key = projected.permute(2, 0, 3, 1, 4)  # B, K, N, width
+            projected: Tensor = self.query_key(tokens).view(batch, count, 2, self.heads, self.width)
+            query, key = projected.permute(2, 0, 3, 1, 4).unbind()  # B, K, N, width
             return (query * scale) @ key.transpose(2, 3)
         # Heads as wide as the tokens: join q and k into one C x C matrix per head, and multiply each token once.
-        query, key = self.query_key.weight.view(2, self.heads, self.width, channels)
+        query, key = self.query_key.weight.view(2, self.heads, self.width, channels).unbind()
         joint = key.transpose(1, 2) @ (query * scale)  # K, C, C
         turned = F.linear(tokens, joint.flatten(0, 1)).view(batch, count * self.heads, channels)
         return (turned @ tokens.transpose(1, 2)).view(batch, count, self.heads, count).transpose(1, 2)

@@ -77,7 +77,7 @@ def random_crops(pixels: Tensor, size: int) -> Tensor:
     enlarge = F.interpolate(torch.eye(size, device=pixels.device)[None], patch, mode="linear")[0].T  # patch, size
     windows = [F.pad(enlarge, (start, patch - size - start)) for start in range(patch - size + 1)]
     starts = torch.randint(len(windows), (2, len(pixels)), device=pixels.device)
-    down, right = torch.stack(windows)[starts]  # M, patch, patch
+    down, right = torch.stack(windows)[starts].unbind()  # M, patch, patch
     return down[:, None] @ pixels @ right.transpose(1, 2)[:, None]
 
 

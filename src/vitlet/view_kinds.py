@@ -24,14 +24,14 @@ def to_patches(images: Tensor, patch: int) -> Tensor:
             f"images of {height}x{width} pixels cannot be cut into patches of {patch}x{patch}."
             " Use an image size that is a multiple of the patch."
         )
-    cut = images.unflatten(3, (-1, patch)).unflatten(2, (-1, patch))  # B, C, rows, P, columns, P
+    cut: Tensor = images.unflatten(3, (-1, patch)).unflatten(2, (-1, patch))  # B, C, rows, P, columns, P
     return cut.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
 
 
 def from_patches(patches: Tensor, height: int, width: int) -> Tensor:
     """The inverse of `to_patches`, for images of ``height x width`` pixels."""
     batch, _, channels, patch, _ = patches.shape
-    grid = patches.unflatten(1, (height // patch, width // patch))
+    grid: Tensor = patches.unflatten(1, (height // patch, width // patch))
     return grid.permute(0, 3, 1, 4, 2, 5).reshape(batch, channels, height, width)
 
 
