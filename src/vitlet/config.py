@@ -26,17 +26,29 @@ TERM_OPTIONS = {
     "warmup_epochs": Option(
         float | None, None, "of a ramp: epochs until the full weight (default: 20, at most a fifth of the run)"
     ),
+    "view": Option(
+        Literal["plain", "shuffle", "mega"], "plain", "what the task looks at; shuffle: patches moved; mega: joined"
+    ),
+    "patch_augment": Option(bool, False, "crop, jitter and grey every patch by itself"),
+    "mega_side": Option(int, 5, "of view mega: joined patches along a side"),
+    "mega_coords": Option(
+        Literal["index", "image"], "index", "of view mega: places by index, or by the centre in the original image"
+    ),
 }
 """What every task can be told besides its own options."""
 
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """A task of a run: its weight, the weight's schedule, and the task's own options."""
+    """A task of a run: its weight and schedule, the view it looks at, and the task's own options."""
 
     weight: float
     schedule: Literal["constant", "ramp"] | None = None
     warmup_epochs: float | None = None
+    view: Literal["plain", "shuffle", "mega"] = "plain"
+    patch_augment: bool = False
+    mega_side: int = 5
+    mega_coords: Literal["index", "image"] = "index"
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -98,8 +110,9 @@ class RunConfig:
             plain[item.name] = dict(value) if isinstance(value, Mapping) else value
         plain["task"] = {name: task.weight for name, task in self.tasks.items()}
         for name, task in self.tasks.items():
-            term = {"schedule": task.schedule, "warmup_epochs": task.warmup_epochs}
-            chosen = {key: value for key, value in term.items() if value is not None} | dict(task.options)
+            term = {key: getattr(task, key) for key in TERM_OPTIONS}
+            chosen = {key: value for key, value in term.items() if value != TERM_OPTIONS[key].default}
+            chosen |= task.options
             if chosen:
                 plain[name] = chosen
         return plain
@@ -241,3 +254,6 @@ def _check(config: RunConfig) -> None:
     for name, task in config.tasks.items():
         if not 0 <= task.weight < float("inf"):
             raise VitletError(f"the weight of task {name!r} is {task.weight:g}; it needs to be 0 or more.")
+        of_mega = [key for key in ("mega_side", "mega_coords") if getattr(task, key) != TERM_OPTIONS[key].default]
+        if of_mega and task.view != "mega":
+            raise VitletError(f"{name}.{of_mega[0]} is given, but its view is {task.view!r}. Add --{name}.view mega.")

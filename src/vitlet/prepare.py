@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.transforms import v2
 
-from vitlet.backbone import TimmBackbone
+from vitlet.backbone import Backbone, TimmBackbone
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.data.loading import EvaluationSet, Preprocess, evaluation_loader, mix_seed
 from vitlet.data.sources import Dataset, ImageSet, in_memory, load_dataset
@@ -20,7 +20,7 @@ from vitlet.models.factory import build_model, data_statistics, describe_for_tim
 from vitlet.objective import Objective, Term
 from vitlet.schedules import Constant, Ramp, Schedule
 from vitlet.tasks.declared import load_task
-from vitlet.views import PlainView
+from vitlet.term_view import make_view
 
 
 @dataclass
@@ -72,7 +72,7 @@ def prepare(config: RunConfig) -> Prepared:
     config = replace(
         config, img_size=backbone.img_size, num_classes=num_classes, warmup_epochs=warmup, device=str(device)
     )
-    objective = Objective(backbone, make_terms(config), nn.CrossEntropyLoss(label_smoothing=config.smoothing))
+    objective = Objective(backbone, make_terms(config, backbone), nn.CrossEntropyLoss(label_smoothing=config.smoothing))
     mean, std = data_statistics(model, config.in_chans)
     preprocess = Preprocess(backbone.img_size, crop_pct=config.crop_pct, mean=mean, std=std)
     dataset = replace(
@@ -88,12 +88,13 @@ def prepare(config: RunConfig) -> Prepared:
     return Prepared(config, dataset, objective.to(device), preprocess, description, device)
 
 
-def make_terms(config: RunConfig) -> list[Term]:
-    """The tasks of a run with their weight schedules."""
+def make_terms(config: RunConfig, backbone: Backbone) -> list[Term]:
+    """The tasks of a run with their weight schedules and views."""
     terms = []
     for name, chosen in config.tasks.items():
         task = load_task(name)(**chosen.options)
-        terms.append(Term(task, _weight_schedule(chosen, task.suggested_schedule, config.epochs), PlainView()))
+        weight = _weight_schedule(chosen, task.suggested_schedule, config.epochs)
+        terms.append(Term(task, weight, make_view(chosen, backbone)))
     return terms
 
 
