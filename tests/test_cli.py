@@ -123,7 +123,7 @@ def strange_test_class(root: Path) -> Path:
         (lambda root: root, [], "no such folder"),
         (empty, [], "no class folders and no images"),
         (loose_images, [], "1 images and no class folders"),
-        (empty_classes, [], "holds class folders but no image"),
+        (empty_classes, [], "no class folders and no images"),
         (one_class, [], "a classifier needs at least two"),
         (single_images, [], "no image could be held out"),
         (broken_folder, [], "bad.png"),
@@ -202,5 +202,6 @@ def test_bad_uses_of_a_good_run(folder: Path, tmp_path: Path, capsys: pytest.Cap
     assert main(["predict", str(run), image]) == 2
     assert "cannot load the weights" in capsys.readouterr().err
     shutil.rmtree(run / "best")
+    shutil.rmtree(run / "last")
     assert main(["predict", str(run), image]) == 2
     assert "has no weights yet" in capsys.readouterr().err

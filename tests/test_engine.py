@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+import shutil
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -15,7 +20,11 @@ from safetensors.torch import load_file
 
 import vitlet
 from vitlet.config import RunConfig, TaskConfig
+from vitlet.data.images import Arrays, Dataset
+from vitlet.data.store import Storing
 from vitlet.engine import train
+from vitlet.evaluate import evaluate
+from vitlet.feeding import class_weights
 from vitlet.predict import Predictor
 from vitlet.runs import RunFolder, read_rows
 
@@ -212,3 +221,110 @@ def test_evaluate_agrees_with_the_run(shared_folder: Path, tmp_path: Path) -> No
         paths = sorted((shared_folder / "test" / name).iterdir())
         correct += sum(a["classes"][0]["class"] == predictor.classes[label] for a in predictor.predict(paths, topk=1))
     assert 100 * correct / 12 == pytest.approx(scores.top1)
+
+
+def test_without_validation_images_the_last_epoch_is_the_result(shared_folder: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    for split in ("train", "test"):
+        shutil.copytree(shared_folder / split, plain / split)
+    result = train(config(plain, tmp_path / "run", val_fraction=0.0))
+    assert result.val is None
+    assert result.best_epoch == 2
+    assert "the last epoch is the result" in result.note
+    assert not (tmp_path / "run" / "best").exists()
+    assert result.test is not None
+    assert Predictor.load(tmp_path / "run", device="cpu").evaluate()[0].top1 == result.test.top1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"aug": "none"},
+        {"aug": "drloc"},
+        {"aug": "relvit", "crop": "resized"},
+        {"aug": "light", "color_jitter": 0.4, "aa": "rand-m5-n1"},
+        {"balance": "sampler"},
+        {"balance": "weights"},
+        {"balance": "weights", "class_weights": "1,2,0.5"},
+        {"in_chans": 1},
+        {"fraction": 0.5},
+        {"per_class": 4, "classes": ("digit 0", "digit 2")},
+        {"folds": 3, "fold": 2},
+        {"workers": 2},
+    ],
+    ids=str,
+)
+def test_data_settings_train(settings: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+    result = train(config(folder, tmp_path / "run", epochs=1, **settings))
+    assert result.val is not None
+    assert 0 <= result.val.balanced <= 100
+    saved = RunConfig.read(tmp_path / "run" / "config.yaml")
+    assert saved["hflip"] is not None  # the preset's choices are written out
+    assert RunConfig.from_dict(saved).resolved() == RunConfig.from_dict(saved)
+
+
+def test_a_cache_on_disk_trains_the_same(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = config(folder, tmp_path / "memory", cache_dir=str(tmp_path / "cache"))
+    train(settings)
+    monkeypatch.setattr(Storing, "__init__", partialmethod(Storing.__init__, limit=0))
+    train(replace(settings, output=str(tmp_path / "disk")))
+    train(replace(settings, output=str(tmp_path / "anew"), cache="none"))
+    assert len([path for path in (tmp_path / "cache").iterdir() if path.is_dir()]) == 2  # training and validation
+    expected = weights(tmp_path / "memory")
+    for other in ("disk", "anew"):
+        found = weights(tmp_path / other)
+        assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_a_broken_file_can_be_skipped_with_a_count(folder: Path, tmp_path: Path) -> None:
+    bad = next((folder / "digit 1").glob("*.png"))
+    bad.write_bytes(b"broken")
+    with pytest.raises(vitlet.VitletError, match="cannot read the image"):
+        train(config(folder, tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+    result = train(config(folder, tmp_path / "run", skip_unreadable=True))
+    assert "could not be read: 1" in result.note
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"aa": "auto"}, "such as rand-m9-mstd0.5-inc1"),
+        ({"aa": "rand-x9"}, "such as rand-m9-mstd0.5-inc1"),
+        ({"balance": "weights", "class_weights": "1,2"}, "needed are 3 numbers"),
+        ({"balance": "weights", "class_weights": "1,2,x"}, "needed are 3 numbers"),
+        ({"in_chans": 5}, "5 were asked for"),
+    ],
+)
+def test_wrong_data_settings(settings: dict[str, Any], words: str, folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(vitlet.VitletError, match=re.escape(words)):
+        train(config(folder, tmp_path / "run", **settings))
+    assert not (tmp_path / "run").exists()
+
+
+def test_arrays_of_your_own(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (24, 16, 16, 3), np.uint8)
+    images = Arrays.of(pixels, [index % 3 for index in range(24)])
+    dataset = Dataset(("a", "b", "c"), images, images, None, "random")
+    result = train(config(tmp_path, tmp_path / "run", epochs=1), dataset)
+    assert result.note == "random"
+
+
+def test_class_weights_are_inverse_to_counts() -> None:
+    images = Arrays(torch.zeros(6, 1, 2, 2, dtype=torch.uint8), (0, 0, 0, 1, 1, 2))
+    dataset = Dataset(("a", "b", "c", "d"), images, None, None, "")
+    found = class_weights(RunConfig(balance="weights"), dataset, 4)
+    assert found is not None
+    assert found.tolist() == pytest.approx([6 / 9, 1.0, 2.0, 0.0])
+
+
+def test_balanced_accuracy_and_per_class() -> None:
+    class Fixed(torch.nn.Module):
+        def forward(self, labels: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.one_hot(labels.clamp(max=1), 4).float()
+
+    labels = torch.tensor([0, 0, 0, 0, 1, 2])  # class 2 is always taken for 1, class 3 has no image
+    scores = evaluate(Fixed(), [(labels, labels)], device=torch.device("cpu"), autocast=nullcontext)  # type: ignore[arg-type]
+    assert scores.per_class == (100.0, 100.0, 0.0, None)
+    assert scores.top1 == pytest.approx(100 * 5 / 6)
+    assert scores.balanced == pytest.approx(200 / 3)

@@ -7,8 +7,8 @@ torch: a mistyped key must be answered at once.
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -18,6 +18,32 @@ from vitlet.errors import VitletError, nearest
 from vitlet.tasks.declared import Option, declared_options, require_task
 
 ImageSize = tuple[int, int]  # height, width
+Names = tuple[str, ...]
+
+AUGMENTATIONS: dict[str, dict[str, Any]] = {
+    "none": {"crop": "none", "hflip": 0.0, "smoothing": 0.0},
+    "light": {"crop": "auto", "scale": 0.35, "smoothing": 0.1},
+    "drloc": {
+        "crop": "auto",
+        "aa": "rand-m9-mstd0.5-inc1",
+        "reprob": 0.25,
+        "smoothing": 0.1,
+        "mixup": 0.8,
+        "cutmix": 1.0,
+    },
+    "relvit": {"crop": "auto", "smoothing": 0.0},
+}
+"""What each preset sets; the rest is as in ``_PLAIN``. drloc: the Swin and DeiT recipe; relvit: crop and flip alone."""
+
+_PLAIN = {
+    "scale": 0.08,
+    "hflip": 0.5,
+    "aa": "off",
+    "color_jitter": 0.0,
+    "reprob": 0.0,
+    "mixup": 0.0,
+    "cutmix": 0.0,
+}
 
 TERM_OPTIONS = {
     "schedule": Option(
@@ -64,7 +90,19 @@ def _setting(default: Any, help_text: str, *flags: str, where: bool = False) -> 
 class RunConfig:
     """A training run. Names are those of timm's training script where it has them."""
 
-    data: str = _setting("digits", "folder of class folders, with or without train/val/test; or 'digits'")
+    data: str = _setting("digits", "folder, zip or tar of class folders; CSV or Parquet table; .npz; dataset name")
+    data_dir: str | None = _setting(None, "folder of named datasets [data], or of the images that a table lists")
+    download: bool = _setting(False, "fetch a named dataset that is not there")
+    class_list: str | None = _setting(None, "file with the class ids of imagenet100")
+    partial: bool = _setting(False, "accept a named dataset that is not complete")
+    classes: Names | None = _setting(None, "only these classes")
+    val_fraction: float = _setting(0.1, "share of the training images held out where DATA has no val; 0 for none")
+    folds: int | None = _setting(None, "cross-validation: split the training images into this many parts ...")
+    fold: int = _setting(1, "... of which this one, from 1, validates")
+    group_by: str | None = _setting(None, "pattern on the path, or column of a table: its images stay on one side")
+    fraction: float = _setting(1.0, "share of the training images to use; larger shares contain smaller ones")
+    per_class: int | None = _setting(None, "number of training images of each class to use")
+    skip_unreadable: bool = _setting(False, "leave out files that cannot be read, and count them")
     model: str = _setting("vit_tiny_patch16_224", "timm model name, see `vitlet models`")
     model_kwargs: Mapping[str, Any] = _setting({}, "further arguments of the model, NAME=VALUE")
     img_size: ImageSize | None = _setting(None, "side of the images or HEIGHTxWIDTH (default: the model's)")
@@ -78,25 +116,45 @@ class RunConfig:
     weight_decay: float = _setting(0.05, "weight decay; none on biases, norms and other 1-D parameters")
     warmup_epochs: float | None = _setting(None, "epochs of linear warm-up (default: a twentieth of the run)")
     clip_grad: float | None = _setting(5.0, "largest norm of the gradient; none to leave it")
-    smoothing: float = _setting(0.1, "label smoothing")
-    mixup: float = _setting(0.0, "mixup alpha, 0 for none")
-    cutmix: float = _setting(0.0, "cutmix alpha, 0 for none")
-    hflip: float = _setting(0.5, "probability of a horizontal flip (0 for digits and text)")
-    scale: float = _setting(0.35, "smallest share of the area that a random crop keeps; 1 for no crop")
+    aug: Literal["light", "none", "drloc", "relvit"] = _setting(
+        "light", "augmentation preset; the parts below override"
+    )
+    crop: Literal["auto", "resized", "padded", "none"] | None = _setting(
+        None, "resized: a random part; padded: moved by a few pixels; auto: padded up to 64 px (default: by preset)"
+    )
+    scale: float | None = _setting(None, "smallest share of the area that a resized crop keeps (default: by preset)")
+    hflip: float | None = _setting(None, "probability of a horizontal flip; 0 for digits, text (default: by preset)")
+    aa: str | None = _setting(None, "RandAugment such as rand-m9-mstd0.5-inc1, or off (default: by preset)")
+    color_jitter: float | None = _setting(None, "brightness, contrast and saturation (default: by preset)")
+    reprob: float | None = _setting(None, "probability of random erasing (default: by preset)")
+    smoothing: float | None = _setting(None, "label smoothing (default: by preset)")
+    mixup: float | None = _setting(None, "mixup alpha, 0 for none (default: by preset)")
+    cutmix: float | None = _setting(None, "cutmix alpha, 0 for none (default: by preset)")
+    balance: Literal["none", "sampler", "weights"] = _setting(
+        "none", "imbalanced classes: draw each equally often, or weigh the loss"
+    )
+    class_weights: str | None = _setting(None, "of balance weights, such as 1,2.5,1 (default: by how rare a class is)")
     crop_pct: float = _setting(0.875, "share of the side that the centre crop keeps in evaluation")
-    val_fraction: float = _setting(0.1, "share of the training images held out when DATA has no val folder")
     seed: int = _setting(0, "of weights, split, order and augmentation")
     tasks: Mapping[str, TaskConfig] = field(default_factory=dict, metadata={"where": False})
     device: str = _setting("auto", "auto, cpu, cuda, cuda:1, mps")
     amp: bool = _setting(False, "mixed precision")
     amp_dtype: Literal["bfloat16", "float16"] = _setting("bfloat16", "of mixed precision")
-    workers: int = _setting(2, "processes that load images", "-j")
+    workers: int | None = _setting(None, "processes that load images (default: none on a CPU, else up to 8)", "-j")
+    cache: Literal["auto", "none"] = _setting("auto", "keep decoded images that do not fit into memory on disk")
+    cache_dir: str | None = _setting(None, "of that cache (default: vitlet in the user's cache folder)")
     output: str | None = _setting(None, "the run's folder (default: a new one under runs/)", where=True)
     overwrite: bool = _setting(False, "empty an existing run folder first", where=True)
     resume: str | None = _setting(None, "continue this run folder after its last whole epoch", where=True)
 
     def __post_init__(self) -> None:
         _check(self)
+
+    def resolved(self, **settings: Any) -> RunConfig:
+        """The same run with the preset's augmentation, and ``settings``, filled in."""
+        preset = {**_PLAIN, **AUGMENTATIONS[self.aug]}
+        chosen = {name: value for name, value in preset.items() if getattr(self, name) is None}
+        return replace(self, **chosen, **settings)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values under the keys of a YAML file; without where the run lies."""
@@ -185,7 +243,7 @@ def coerce(value: Any, hint: Any, where: str) -> Any:
     """The value as the type that is wanted, from a flag's text or a YAML value; a sentence if it is neither."""
     if get_origin(hint) in (Union, types.UnionType):
         choices = [choice for choice in get_args(hint) if choice is not type(None)]
-        if value is None or value == "none":
+        if value is None or (value == "none" and "none" not in get_args(choices[0])):
             return None
         return coerce(value, choices[0], where)
     if get_origin(hint) is Literal:
@@ -194,6 +252,10 @@ def coerce(value: Any, hint: Any, where: str) -> Any:
         raise VitletError(f"{where} is {value!r}; it needs to be one of {', '.join(map(str, get_args(hint)))}.")
     if hint == ImageSize:
         return _image_size(value, where)
+    if hint == Names:
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise VitletError(f"{where} is {value!r}; it needs to be a list of names.")
+        return tuple(str(name) for name in value)
     if get_origin(hint) is Mapping or hint is dict:
         if isinstance(value, Mapping):
             return dict(value)
@@ -232,9 +294,19 @@ def _image_size(value: Any, where: str) -> ImageSize:
 
 def _check(config: RunConfig) -> None:
     """Ranges that no type says."""
-    at_least_one = ("epochs", "batch_size", "in_chans", "num_classes")
+    at_least_one = ("epochs", "batch_size", "in_chans", "num_classes", "per_class", "fold")
     at_least_zero = ("lr", "min_lr", "weight_decay", "warmup_epochs", "mixup", "cutmix", "workers", "clip_grad", "seed")
-    shares = ("drop_path", "smoothing", "hflip", "scale", "crop_pct", "val_fraction")
+    shares = (
+        "drop_path",
+        "smoothing",
+        "hflip",
+        "scale",
+        "crop_pct",
+        "val_fraction",
+        "fraction",
+        "color_jitter",
+        "reprob",
+    )
     for names, low, high, words in (
         (at_least_one, 1, None, "1 or more"),
         (at_least_zero, 0, None, "0 or more"),
@@ -244,13 +316,13 @@ def _check(config: RunConfig) -> None:
             value = getattr(config, name)
             if value is not None and not (low <= value and (high is None or value <= high)):
                 raise VitletError(f"{name} is {value}; it needs to be {words}.")
-    for name in ("scale", "crop_pct", "lr"):
+    for name in ("scale", "crop_pct", "lr", "fraction"):
         if getattr(config, name) == 0:
             raise VitletError(f"{name} is 0; it needs to be more.")
     if config.warmup_epochs is not None and config.warmup_epochs >= config.epochs:
         raise VitletError(f"warmup_epochs is {config.warmup_epochs:g}; it needs to be below epochs ({config.epochs}).")
-    if config.in_chans not in (1, 3):
-        raise VitletError(f"in_chans is {config.in_chans}; images are read with 1 channel (grey) or 3 (RGB).")
+    if config.class_weights is not None and config.balance != "weights":
+        raise VitletError("class_weights are given, but balance is not 'weights'. Add --balance weights.")
     for name, task in config.tasks.items():
         if not 0 <= task.weight < float("inf"):
             raise VitletError(f"the weight of task {name!r} is {task.weight:g}; it needs to be 0 or more.")

@@ -24,10 +24,11 @@ def digits_config() -> RunConfig:
         epochs=40,
         batch_size=64,
         lr=2e-3,
-        hflip=0.0,
+        crop="resized",
         scale=0.6,
+        hflip=0.0,
         crop_pct=1.0,
-        workers=0,
+        val_fraction=0.2,
     )
 
 

@@ -16,9 +16,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from vitlet.config import RunConfig
-from vitlet.data.loading import Augment, EpochOrder, TrainingSet, mix_seed, training_loader
+from vitlet.data.augment import Augment
+from vitlet.data.images import Dataset
+from vitlet.data.loading import EpochOrder, TrainingSet, training_loader
+from vitlet.data.randomness import mix_seed
 from vitlet.errors import VitletError, first_line
 from vitlet.evaluate import Scores, evaluate
+from vitlet.feeding import make_recipe
 from vitlet.objective import Objective, Outcome
 from vitlet.prepare import Prepared, make_autocast, make_mix, make_optimizer, prepare
 from vitlet.progress import Reporter
@@ -35,20 +39,26 @@ class RunResult:
 
     path: Path
     best_epoch: int
-    val: Scores
+    val: Scores | None
     test: Scores | None
+    note: str
     warnings: tuple[str, ...]
 
 
-def train(config: RunConfig, *, title: str = "train") -> RunResult:
+def train(config: RunConfig, dataset: Dataset | None = None, *, title: str = "train") -> RunResult:
     """Train a classifier, with any tasks beside it; the folder it returns holds everything.
 
     Bad settings and unreadable images are refused before anything is written.
+
+    Args:
+        config: the settings.
+        dataset: images of your own (such as `vitlet.data.images.Arrays`) in place of ``config.data``.
+        title: what the progress is called.
     """
     if config.resume is not None:
         path = Path(config.resume)
         config = replace(read_config(path), output=str(path), resume=str(path))
-    prepared = prepare(config)
+    prepared = prepare(config, dataset)
     run = RunFolder.reopen(Path(config.resume)) if config.resume else RunFolder.create(prepared.config)
     try:
         return _train(prepared, run, title)
@@ -61,12 +71,12 @@ def _train(prepared: Prepared, run: RunFolder, title: str) -> RunResult:
     optimizer = make_optimizer(objective, config)
     autocast = make_autocast(config, device)
     scaler = torch.amp.GradScaler(device.type, enabled=config.amp and config.amp_dtype == "float16")
-    augment = Augment(prepared.preprocess, hflip=config.hflip, scale=config.scale)
+    augment = Augment(make_recipe(config), prepared.preprocess)
     training = TrainingSet(dataset.train, augment, channels=config.in_chans, seed=config.seed)
-    order = EpochOrder(len(dataset.train), batch_size=config.batch_size, seed=config.seed)
-    loader = training_loader(training, order, workers=config.workers, device=str(device))
-    assert dataset.val is not None
-    val_loader = prepared.evaluation_loader(dataset.val)
+    balanced = config.balance == "sampler"
+    order = EpochOrder(dataset.train.labels, batch_size=config.batch_size, seed=config.seed, balanced=balanced)
+    loader = training_loader(training, order, workers=config.workers or 0, device=str(device))
+    val_loader = prepared.evaluation_loader(dataset.val) if dataset.val else None
     lr_at = WarmupCosine(config.lr, config.epochs, config.warmup_epochs or 0.0, end=min(config.min_lr, config.lr))
     mix = make_mix(config)
     done = _restore(run, prepared, optimizer, scaler) if config.resume else 0
@@ -99,8 +109,9 @@ def _train(prepared: Prepared, run: RunFolder, title: str) -> RunResult:
                 sums.add(outcome, weights)
                 reporter.step()
             seconds = time.monotonic() - started
-            val = evaluate(prepared.model, val_loader, device=device, autocast=autocast)
-            row = {"epoch": epoch + 1, **sums.means(), "lr": lr_at(epoch), **_prefixed("val", val)}
+            row = {"epoch": epoch + 1, **sums.means(), "lr": lr_at(epoch)}
+            if val_loader is not None:
+                row |= _prefixed("val", evaluate(prepared.model, val_loader, device=device, autocast=autocast))
             row["images_per_second"] = len(order) * order.batch_size / seconds
             _save(run, prepared, optimizer, scaler, row)
             reporter.epoch(row)
@@ -139,9 +150,9 @@ def _require_finite(outcome: Outcome, epoch: int, step: int) -> None:
 
 def _save(run: RunFolder, prepared: Prepared, optimizer: Any, scaler: Any, row: dict[str, Any]) -> None:
     """An epoch's weights, the state to continue from, and its row, in that order."""
-    best = max((old["val/top1"] for old in run.rows()), default=-1.0)
+    best = max((old["val/top1"] for old in run.rows() if "val/top1" in old), default=-1.0)
     weights = {name: tensor.contiguous() for name, tensor in prepared.model.state_dict().items()}
-    folders = ["last", "best"] if row["val/top1"] > best else ["last"]
+    folders = ["last", "best"] if row.get("val/top1", -1.0) > best else ["last"]
     for folder in folders:
         run.write_text(f"{folder}/config.json", prepared.description)
         run.write(f"{folder}/model.safetensors", lambda path: save_file(weights, path, metadata={"format": "pt"}))
@@ -173,24 +184,28 @@ def _restore(run: RunFolder, prepared: Prepared, optimizer: Any, scaler: Any) ->
 def _finish(prepared: Prepared, run: RunFolder, autocast: Callable[[], AbstractContextManager[Any]]) -> RunResult:
     """Test the best weights once, write the result, and say what deserves saying."""
     rows = run.rows()
-    best = max(rows, key=lambda row: (row["val/top1"], -row["epoch"]))
-    val = Scores(**{key: best[f"val/{key}"] for key in ("count", "top1", "top5", "loss")})
-    test = None
+    val, test = None, None
+    best = rows[-1]  # without validation images the last epoch is the result
+    if prepared.dataset.val is not None:
+        best = max(rows, key=lambda row: (row["val/top1"], -row["epoch"]))
+        val = Scores.from_dict({key.removeprefix("val/"): best[key] for key in best if key.startswith("val/")})
     if prepared.dataset.test is not None:
-        prepared.model.load_state_dict(load_file(run.path / "best" / "model.safetensors"))
+        folder = "last" if val is None else "best"
+        prepared.model.load_state_dict(load_file(run.path / folder / "model.safetensors"))
         loader = prepared.evaluation_loader(prepared.dataset.test)
         test = evaluate(prepared.model, loader, device=prepared.device, autocast=autocast)
     warnings = tuple(_warnings(prepared.objective, rows))
     result = {
         "best_epoch": best["epoch"],
-        "val": val.to_dict(),
+        "val": val.to_dict() if val else None,
         "test": test.to_dict() if test else None,
+        "test_per_class": dict(zip(prepared.dataset.classes, test.per_class, strict=False)) if test else None,
         "classes": list(prepared.dataset.classes),
         "data": prepared.dataset.note,
         "warnings": list(warnings),
     }
     run.write_text("result.json", json.dumps(result, indent=2, ensure_ascii=False))
-    return RunResult(run.path, best["epoch"], val, test, warnings)
+    return RunResult(run.path, best["epoch"], val, test, prepared.dataset.note, warnings)
 
 
 def _warnings(objective: Objective, rows: list[dict[str, Any]]) -> list[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,16 +15,33 @@ from torch.utils.data import DataLoader
 
 @dataclass(frozen=True)
 class Scores:
-    """Exact over the whole set: accuracies in percent, mean cross-entropy."""
+    """Exact over the whole set: accuracies in percent, mean cross-entropy.
+
+    Attributes:
+        count: images.
+        top1: share whose first guess is right.
+        top5: share with the class among the first five guesses.
+        balanced: mean of the classes' own accuracies; classes without images do not count.
+        loss: mean cross-entropy.
+        per_class: accuracy of each class, None where it has no image.
+    """
 
     count: int
     top1: float
     top5: float
+    balanced: float
     loss: float
+    per_class: tuple[float | None, ...] = ()
 
     def to_dict(self) -> dict[str, float]:
-        """Plain numbers."""
-        return asdict(self)
+        """The plain numbers."""
+        return {name: getattr(self, name) for name in ("count", "top1", "top5", "balanced", "loss")}
+
+    @staticmethod
+    def from_dict(numbers: Mapping[str, float]) -> Scores:
+        """From the numbers of `to_dict`."""
+        top1, top5, balanced, loss = (numbers[name] for name in ("top1", "top5", "balanced", "loss"))
+        return Scores(int(numbers["count"]), top1, top5, balanced, loss)
 
 
 @torch.inference_mode()
@@ -35,16 +52,24 @@ def evaluate(
     device: torch.device,
     autocast: Callable[[], AbstractContextManager[Any]],
 ) -> Scores:
-    """Top-1 and top-5 accuracy and loss of a network."""
+    """Accuracies and loss of a network."""
     model.eval()
-    count, top1, top5, loss = 0, 0, 0, 0.0
+    count, top5, loss = 0, 0, 0.0
+    right = seen = torch.zeros(0)
     for images, labels in loader:
         images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
         with autocast():
             logits = model(images).float()
         ranked = logits.topk(min(5, logits.shape[1])).indices == labels[:, None]
+        if not count:
+            right, seen = logits.new_zeros(2, logits.shape[1])
+        right = right.index_add(0, labels, ranked[:, 0].float())
+        seen = seen.index_add(0, labels, torch.ones_like(ranked[:, 0], dtype=torch.float32))
         count += len(labels)
-        top1 += int(ranked[:, 0].sum())
         top5 += int(ranked.sum())
         loss += float(F.cross_entropy(logits, labels, reduction="sum"))
-    return Scores(count, 100 * top1 / count, 100 * top5 / count, loss / count)
+    pairs = zip(right.tolist(), seen.tolist(), strict=True)
+    per_class = tuple(100 * hit / of if of else None for hit, of in pairs)
+    known = [accuracy for accuracy in per_class if accuracy is not None]
+    top1 = 100 * float(right.sum()) / count
+    return Scores(count, top1, 100 * top5 / count, sum(known) / len(known), loss / count, per_class)

@@ -13,7 +13,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 import yaml
 
-from vitlet.config import TERM_OPTIONS, RunConfig
+from vitlet.config import TERM_OPTIONS, Names, RunConfig
 from vitlet.errors import VitletError, nearest
 from vitlet.tasks import TASKS
 from vitlet.tasks.declared import Option, declared_options
@@ -106,6 +106,8 @@ def _add_flag(group: Any, names: list[str], key: str, hint: Any, shown: str) -> 
         group.add_argument(*names, action=argparse.BooleanOptionalAction, **options)
     elif key == "model_kwargs":
         group.add_argument(*names, nargs="+", metavar="NAME=VALUE", **options)
+    elif base == Names:
+        group.add_argument(*names, nargs="+", metavar="NAME", **options)
     else:
         words = "|".join(map(str, get_args(base))) if get_origin(base) is Literal else ""
         group.add_argument(*names, metavar=words or key.rpartition(".")[2].upper(), **options)

@@ -12,10 +12,16 @@ import torch
 from torch import nn
 
 from vitlet.config import RunConfig
-from vitlet.data.loading import EvaluationSet, Preprocess, evaluation_loader
-from vitlet.data.sources import ImageSet, load_dataset, read_folder, read_image
+from vitlet.data.decode import read_image
+from vitlet.data.images import ImageSet
+from vitlet.data.loading import EvaluationSet, evaluation_loader
+from vitlet.data.preprocess import Preprocess
+from vitlet.data.sources import load_dataset, open_dataset
+from vitlet.data.splits import pick_names
+from vitlet.data.store import Fit, Lazy
 from vitlet.errors import VitletError, first_line
 from vitlet.evaluate import Scores, evaluate
+from vitlet.feeding import data_request
 from vitlet.models.factory import load_exported
 from vitlet.prepare import find_device
 from vitlet.runs import read_config
@@ -34,7 +40,7 @@ class Predictor:
     def load(run: Path, *, device: str = "auto") -> Predictor:
         """Read a run folder."""
         config = read_config(run)
-        folder = run / "best"
+        folder = run / "best" if (run / "best").is_dir() else run / "last"
         if not (folder / "model.safetensors").is_file():
             raise VitletError(f"the run {run} has no weights yet: it has not finished its first epoch.")
         try:
@@ -53,21 +59,24 @@ class Predictor:
     ) -> tuple[Scores, str]:
         """Scores on a folder of class folders, or on a split of the run's own data; and what that was."""
         if data is not None:
-            images, what = self._folder(Path(data))
+            images, what = self._other(data)
         else:
             images, what = self._own_split(split)
-        dataset = EvaluationSet(images, self.preprocess, channels=self.config.in_chans)
+        fitted = Lazy(images, True, Fit(self.preprocess))
+        dataset = EvaluationSet(fitted, self.preprocess, channels=self.config.in_chans)
         loader = evaluation_loader(dataset, batch_size=batch_size, workers=workers, device=str(self.device))
         return evaluate(self.model, loader, device=self.device, autocast=nullcontext), what
 
-    def _folder(self, root: Path) -> tuple[ImageSet, str]:
-        if not root.is_dir():
-            raise VitletError(f"no such folder: {root}. DATA is a folder with one sub-folder of images per class.")
-        return read_folder(root, self.classes), str(root)
+    def _other(self, data: str) -> tuple[ImageSet, str]:
+        """The test images of a source, or all of them where it has no splits; classes are matched by name."""
+        dataset = open_dataset(data, data_dir=self.config.data_dir, fewest_classes=1)
+        split = "test" if dataset.test is not None else "val" if dataset.val is not None else "train"
+        images = pick_names(dataset.splits()[split], dataset.classes, self.classes, source=data)
+        return images, data if split == "train" else f"{data} ({split})"
 
     def _own_split(self, split: str | None) -> tuple[ImageSet, str]:
         config = self.config
-        dataset = load_dataset(config.data, val_fraction=config.val_fraction, seed=config.seed)
+        dataset = load_dataset(data_request(config))
         name = split or ("test" if dataset.test is not None else "val")
         images = dataset.test if name == "test" else dataset.val
         if images is None:

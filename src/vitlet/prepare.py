@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,9 +14,13 @@ from torchvision.transforms import v2
 
 from vitlet.backbone import Backbone, TimmBackbone
 from vitlet.config import RunConfig, TaskConfig
-from vitlet.data.loading import EvaluationSet, Preprocess, evaluation_loader, mix_seed
-from vitlet.data.sources import Dataset, ImageSet, in_memory, load_dataset
+from vitlet.data.images import Dataset, ImageSet
+from vitlet.data.loading import EvaluationSet, evaluation_loader
+from vitlet.data.preprocess import Preprocess
+from vitlet.data.randomness import mix_seed
+from vitlet.data.sources import load_dataset
 from vitlet.errors import VitletError
+from vitlet.feeding import class_weights, data_request, keep_splits
 from vitlet.models.factory import build_model, data_statistics, describe_for_timm
 from vitlet.objective import Objective, Term
 from vitlet.schedules import Constant, Ramp, Schedule
@@ -43,14 +48,14 @@ class Prepared:
         """All of these images once, as evaluation sees them."""
         dataset = EvaluationSet(images, self.preprocess, channels=self.config.in_chans)
         return evaluation_loader(
-            dataset, batch_size=self.config.batch_size, workers=self.config.workers, device=str(self.device)
+            dataset, batch_size=self.config.batch_size, workers=self.config.workers or 0, device=str(self.device)
         )
 
 
-def prepare(config: RunConfig) -> Prepared:
+def prepare(config: RunConfig, dataset: Dataset | None = None) -> Prepared:
     """Find the data, build the network and the objective, and resolve every setting left open."""
     device = find_device(config.device)
-    dataset = load_dataset(config.data, val_fraction=config.val_fraction, seed=config.seed)
+    dataset = dataset or load_dataset(data_request(config))
     num_classes = config.num_classes or len(dataset.classes)
     if num_classes < len(dataset.classes):
         raise VitletError(
@@ -69,18 +74,21 @@ def prepare(config: RunConfig) -> Prepared:
     backbone = TimmBackbone(model, img_size=config.img_size, in_chans=config.in_chans)
     backbone.shapes()
     warmup = config.epochs / 20 if config.warmup_epochs is None else config.warmup_epochs
-    config = replace(
-        config, img_size=backbone.img_size, num_classes=num_classes, warmup_epochs=warmup, device=str(device)
+    workers = (0 if device.type == "cpu" else min(8, os.cpu_count() or 1)) if config.workers is None else config.workers
+    config = config.resolved(
+        img_size=backbone.img_size,
+        num_classes=num_classes,
+        warmup_epochs=warmup,
+        device=str(device),
+        workers=workers,
     )
-    objective = Objective(backbone, make_terms(config, backbone), nn.CrossEntropyLoss(label_smoothing=config.smoothing))
+    criterion = nn.CrossEntropyLoss(
+        class_weights(config, dataset, num_classes), label_smoothing=config.smoothing or 0.0
+    )
+    objective = Objective(backbone, make_terms(config, backbone), criterion)
     mean, std = data_statistics(model, config.in_chans)
     preprocess = Preprocess(backbone.img_size, crop_pct=config.crop_pct, mean=mean, std=std)
-    dataset = replace(
-        dataset,
-        train=in_memory(dataset.train, config.in_chans),
-        val=in_memory(dataset.val, config.in_chans) if dataset.val else None,
-        test=in_memory(dataset.test, config.in_chans) if dataset.test else None,
-    )
+    dataset = keep_splits(config, dataset, preprocess)
     names = [*dataset.classes, *(f"unused {index}" for index in range(len(dataset.classes), num_classes))]
     description = describe_for_timm(
         model, arguments, img_size=backbone.img_size, crop_pct=config.crop_pct, mean=mean, std=std, classes=names

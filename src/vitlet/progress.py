@@ -57,7 +57,9 @@ class Reporter:
     def epoch(self, row: Mapping[str, Any]) -> None:
         """An epoch is done and evaluated."""
         number = int(row["epoch"])
-        note = f"loss {row['train/loss']:.3f}  val {row['val/top1']:.2f}%"
+        note = f"loss {row['train/loss']:.3f}"
+        if "val/top1" in row:
+            note += f"  val {row['val/top1']:.2f}%"
         if self.bar is not None:
             self.bar.update(self.line, epoch=number, note=note)
             return

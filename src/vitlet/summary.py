@@ -18,15 +18,18 @@ if TYPE_CHECKING:
 
 def print_result(result: RunResult) -> None:
     """A run's final numbers, where it lies, and its warnings."""
-    rows = {"validation": result.val}
-    if result.test is not None:
-        rows["test"] = result.test
-    table = _table("images", "top-1 %", "top-5 %", "loss", first="split")
+    rows = {"validation": result.val, "test": result.test}
+    table = _table("images", "top-1 %", "top-5 %", "balanced %", "loss", first="split")
     for name, scores in rows.items():
-        table.add_row(name, str(scores.count), f"{scores.top1:.2f}", f"{scores.top5:.2f}", f"{scores.loss:.3f}")
-    console = Console()
-    console.print(table)
-    say(f"best of its epochs on the validation images: {result.best_epoch}")
+        if scores is not None:
+            numbers = (f"{scores.top1:.2f}", f"{scores.top5:.2f}", f"{scores.balanced:.2f}", f"{scores.loss:.3f}")
+            table.add_row(name, str(scores.count), *numbers)
+    Console().print(table)
+    if result.val is not None:
+        say(f"best of its epochs on the validation images: {result.best_epoch}")
+    else:
+        say(f"no validation images: these are the weights of the last epoch, {result.best_epoch}")
+    say(f"data: {result.note}")
     for warning in result.warnings:
         say(f"note: {warning}")
     say(f"run: {result.path}")
@@ -37,7 +40,8 @@ def demo_table(results: Mapping[str, RunResult]) -> None:
     table = _table("best epoch", "validation %", "test %", "run", first="training")
     for name, result in results.items():
         test = f"{result.test.top1:.2f}" if result.test else "n/a"
-        table.add_row(name, str(result.best_epoch), f"{result.val.top1:.2f}", test, escape(str(result.path)))
+        val = f"{result.val.top1:.2f}" if result.val else "n/a"
+        table.add_row(name, str(result.best_epoch), val, test, escape(str(result.path)))
     Console().print(table)
     for name, result in results.items():
         for warning in result.warnings:
@@ -47,7 +51,8 @@ def demo_table(results: Mapping[str, RunResult]) -> None:
 
 def print_scores(what: str, scores: Scores) -> None:
     """What was evaluated and how good it is."""
-    say(f"{what}: {scores.count} images, top-1 {scores.top1:.2f} %, top-5 {scores.top5:.2f} %, loss {scores.loss:.3f}")
+    accuracies = f"top-1 {scores.top1:.2f} %, top-5 {scores.top5:.2f} %, balanced {scores.balanced:.2f} %"
+    say(f"{what}: {scores.count} images, {accuracies}, loss {scores.loss:.3f}")
 
 
 def print_predictions(predictions: Sequence[Mapping[str, Any]]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,19 @@ BACKGROUND = (255, 255, 255)
 MAX_PIXELS = 100_000_000
 """Larger images are refused as decompression bombs."""
 
-_PROBLEMS = (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError, MemoryError)
+_ORIENTATION = 0x0112  # the EXIF tag
+_BITS_PER_SAMPLE = 258  # the TIFF tag
+
+
+@dataclass(frozen=True)
+class Header:
+    """How an image is stored; what decoding undoes."""
+
+    format: str
+    mode: str
+    bits: int
+    rotated: bool
+    animated: bool
 
 
 def read_image(path: Path, channels: int) -> Tensor:
@@ -35,16 +48,55 @@ def read_image(path: Path, channels: int) -> Tensor:
 
 def decode_image(content: bytes, channels: int, *, name: str) -> Tensor:
     """Decode an image's bytes as uint8 ``(channels, height, width)``; ``name`` is for the sentence if they are none."""
+    return decode_with_header(content, channels, name=name)[0]
+
+
+def decode_with_header(content: bytes, channels: int, *, name: str) -> tuple[Tensor, Header]:
+    """The same, and how the image was stored."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns of odd metadata; what matters raises
             with Image.open(io.BytesIO(content)) as opened:
                 if opened.width * opened.height > MAX_PIXELS:
                     raise Image.DecompressionBombError(f"{opened.width}x{opened.height} pixels")
+                header = _header(opened, content)
                 pixels = _pixels(ImageOps.exif_transpose(opened), channels)
-    except _PROBLEMS as problem:
-        raise VitletError(f"cannot read the image {name}: {first_line(problem)}. Repair or remove it.") from problem
-    return torch.from_numpy(pixels)
+    except Exception as problem:  # damaged bytes make Pillow's readers fail in any way
+        raise VitletError(
+            f"cannot read the image {name}: {_reason(problem, content)}. Repair or remove it."
+        ) from problem
+    return torch.from_numpy(pixels), header
+
+
+def _header(image: Image.Image, content: bytes) -> Header:
+    return Header(
+        format=image.format or "",
+        mode=image.mode,
+        bits=_bits(image, content),
+        rotated=image.getexif().get(_ORIENTATION, 1) in range(2, 9),
+        animated=bool(getattr(image, "is_animated", False)),
+    )
+
+
+def _bits(image: Image.Image, content: bytes) -> int:
+    """Bits per channel in the file: Pillow opens 16-bit RGB as mode RGB, so the mode alone does not tell."""
+    if image.format == "PNG":
+        return content[24]  # of the IHDR chunk, which comes first
+    if image.format == "TIFF":
+        stored = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (8,))
+        return int(max(stored) if isinstance(stored, tuple) else stored)
+    if image.mode.startswith("I;16"):
+        return 16
+    return {"1": 1, "I": 16, "F": 32}.get(image.mode, 8)
+
+
+def _reason(problem: Exception, content: bytes) -> str:
+    """Why it cannot be read, for a sentence."""
+    if not content:
+        return "the file is empty"
+    if isinstance(problem, UnidentifiedImageError):
+        return f"it is no image (it begins with {content[:12]!r})"
+    return first_line(problem)
 
 
 def _pixels(image: Image.Image, channels: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:

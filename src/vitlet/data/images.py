@@ -43,6 +43,10 @@ class ImageSet(Protocol):
         """What to call it in a sentence."""
         ...
 
+    def key(self, index: int) -> str:
+        """What it is within its source, whatever the order of files and wherever the source lies."""
+        ...
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -66,6 +70,7 @@ class Files:
 
     paths: tuple[Path, ...]
     labels: tuple[int, ...]
+    root: Path | None = None
     one_size: bool = False
 
     def __len__(self) -> int:
@@ -83,6 +88,10 @@ class Files:
     def name(self, index: int) -> str:
         return str(self.paths[index])
 
+    def key(self, index: int) -> str:
+        path = self.paths[index]
+        return path.relative_to(self.root).as_posix() if self.root else f"{path.parent.name}/{path.name}"
+
 
 @dataclass(frozen=True)
 class Arrays:
@@ -91,6 +100,8 @@ class Arrays:
     images: Tensor
     labels: tuple[int, ...]
     one_size: bool = True
+    names: ImageSet | None = None
+    """The set that these were decoded from, if they were."""
 
     @staticmethod
     def of(images: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], labels: Sequence[int]) -> Arrays:
@@ -121,7 +132,10 @@ class Arrays:
         raise VitletError(f"{self.name(index)} has {len(image)} channels, {channels} were asked for.")
 
     def name(self, index: int) -> str:
-        return f"image {index}"
+        return self.names.name(index) if self.names else f"image {index}"
+
+    def key(self, index: int) -> str:
+        return self.names.key(index) if self.names else str(index)
 
 
 @dataclass(frozen=True)
@@ -150,6 +164,9 @@ class Subset:
 
     def name(self, index: int) -> str:
         return self.base.name(self.indices[index])
+
+    def key(self, index: int) -> str:
+        return self.base.key(self.indices[index])
 
 
 @dataclass(frozen=True)
@@ -185,3 +202,34 @@ class Joined:
     def name(self, index: int) -> str:
         part, inner = self.places[index]
         return part.name(inner)
+
+    def key(self, index: int) -> str:
+        part, inner = self.places[index]
+        return f"{self.parts.index(part)}/{part.key(inner)}"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A set that stands for another: the same labels and names, the pixels by a way of its own."""
+
+    base: ImageSet
+    one_size: bool
+
+    @property
+    def labels(self) -> Sequence[int]:
+        return self.base.labels
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def content(self, index: int) -> bytes:
+        return self.base.content(index)
+
+    def image(self, index: int, channels: int) -> Tensor:
+        return self.base.image(index, channels)
+
+    def name(self, index: int) -> str:
+        return self.base.name(index)
+
+    def key(self, index: int) -> str:
+        return self.base.key(index)

@@ -1,0 +1,158 @@
+"""What training does to images: crop, flip, RandAugment, colour jitter, erasing; presets with the papers' settings.
+
+Everything after the crop works on whole batches. Every choice is a function of numbers keyed by (seed, epoch, image).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional as V
+
+from vitlet.data.preprocess import Preprocess
+from vitlet.data.randaugment import RandAugment, blend, grey
+from vitlet.data.randomness import mix_seed
+
+Crop = Literal["resized", "padded", "none"]
+
+CROP_KEYS = 4  # area, aspect, top, left
+ERASE_KEYS = 6  # whether, area, aspect, top, left, seed of the noise
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The parts of an augmentation.
+
+    Attributes:
+        crop: resized: a random part, scaled to size; padded: the image moved by up to ``padding`` pixels; none.
+        scale: of a resized crop, the smallest share of the area.
+        padding: of a padded crop, in pixels.
+        hflip: probability of a horizontal flip.
+        rand: RandAugment, or None.
+        color_jitter: strength of random brightness, contrast and saturation.
+        reprob: probability of erasing a rectangle by noise.
+    """
+
+    crop: Crop = "resized"
+    scale: float = 0.35
+    padding: int = 4
+    hflip: float = 0.5
+    rand: RandAugment | None = None
+    color_jitter: float = 0.0
+    reprob: float = 0.0
+
+
+class Augment:
+    """A recipe for images of one target size.
+
+    Args:
+        recipe: what to do.
+        preprocess: the size, and how pixels are normalised.
+    """
+
+    def __init__(self, recipe: Recipe, preprocess: Preprocess) -> None:
+        self.recipe, self.preprocess = recipe, preprocess
+        parts = [CROP_KEYS, 1, recipe.rand.keys if recipe.rand else 0, 3 if recipe.color_jitter else 0]
+        self.parts = [*parts, ERASE_KEYS if recipe.reprob else 0]
+
+    @property
+    def keys(self) -> int:
+        """Random numbers needed per image."""
+        return sum(self.parts)
+
+    def __call__(self, images: list[Tensor] | Tensor, keys: Tensor) -> Tensor:
+        """uint8 images -> a normalised float batch ``(B, C, *size)``.
+
+        Args:
+            images: one tensor ``(B, C, height, width)`` where all have one size, else a list of ``(C, height, width)``.
+            keys: ``(B, self.keys)`` numbers in [0, 1).
+        """
+        crop, flip, rand, jitter, erase = keys.split(self.parts, dim=1)
+        pixels = self._crop(images, crop, flip[:, 0] < self.recipe.hflip)
+        if self.recipe.rand:
+            pixels = self.recipe.rand(pixels, rand)
+        if self.recipe.color_jitter:
+            pixels = _jitter(pixels, 1 + self.recipe.color_jitter * (2 * jitter - 1))
+        batch = self.preprocess.normalize(pixels)
+        if self.recipe.reprob:
+            _erase(batch, erase, self.recipe.reprob)
+        return batch
+
+    def _crop(self, images: list[Tensor] | Tensor, keys: Tensor, flips: Tensor) -> Tensor:
+        """Float ``(B, C, *size)`` in 0..255, whole-valued."""
+        if self.recipe.crop != "resized":
+            stacked = images if isinstance(images, Tensor) else torch.stack(images)
+            padding = self.recipe.padding if self.recipe.crop == "padded" else 0
+            return shifted(stacked, padding, keys[:, 2:4], flips).float()
+        boxes = self.boxes(keys)
+        if isinstance(images, Tensor):
+            return self._resample(images, boxes, flips)
+        cropped = torch.stack([self._resized(image, box) for image, box in zip(images, boxes, strict=True)])
+        return torch.where(flips[:, None, None, None], cropped.flip(-1), cropped).float()
+
+    def boxes(self, keys: Tensor) -> Tensor:
+        """Top, left, height and width of random crops as shares of the image: ``(B, 4)``."""
+        area = self.recipe.scale + (1 - self.recipe.scale) * keys[:, 0]
+        aspect = torch.exp((2 * keys[:, 1] - 1) * math.log(4 / 3))
+        height, width = (area / aspect).sqrt().clamp(max=1), (area * aspect).sqrt().clamp(max=1)
+        return torch.stack([(1 - height) * keys[:, 2], (1 - width) * keys[:, 3], height, width], dim=1)
+
+    def _resample(self, images: Tensor, boxes: Tensor, flips: Tensor) -> Tensor:
+        """Small images of one size together: bicubic, one call."""
+        middle = 2 * boxes[:, :2] + boxes[:, 2:] - 1  # of the crop, in grid_sample's -1..1
+        theta = torch.zeros(len(images), 2, 3)
+        theta[:, 0, 0], theta[:, 1, 1] = boxes[:, 3] * (1 - 2.0 * flips), boxes[:, 2]
+        theta[:, 0, 2], theta[:, 1, 2] = middle[:, 1], middle[:, 0]
+        places = F.affine_grid(theta, [len(images), 1, *self.preprocess.size], align_corners=False)
+        pixels = F.grid_sample(images.float(), places, mode="bicubic", padding_mode="reflection", align_corners=False)
+        return pixels.clamp(0, 255).round()
+
+    def _resized(self, image: Tensor, box: Tensor) -> Tensor:
+        """One image of any size: bicubic, antialiased."""
+        height, width = image.shape[1:]
+        top, left, rows, columns = (box * torch.tensor([height, width, height, width])).round().int().tolist()
+        place = (min(top, height - 1), min(left, width - 1), max(1, rows), max(1, columns))
+        size = list(self.preprocess.size)
+        cropped: Tensor = V.resized_crop(image, *place, size, interpolation=InterpolationMode.BICUBIC, antialias=True)
+        return cropped
+
+
+def shifted(images: Tensor, padding: int, keys: Tensor, flips: Tensor) -> Tensor:
+    """Each image moved by up to ``padding`` pixels over black, and flipped where asked: uint8 ``(B, C, H, W)``."""
+    batch, _, height, width = images.shape
+    moves = (keys * (2 * padding + 1)).long()  # B, 2: rows, columns
+    rows = moves[:, :1] + torch.arange(height)  # B, H: places in the padded image
+    columns = moves[:, 1:] + torch.arange(width)
+    columns = torch.where(flips[:, None], columns.flip(1), columns)
+    padded = F.pad(images, (padding,) * 4) if padding else images
+    image = torch.arange(batch)[:, None, None]
+    return padded.permute(0, 2, 3, 1)[image, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
+
+
+def _jitter(pixels: Tensor, factors: Tensor) -> Tensor:
+    """Brightness, contrast and saturation by ``factors`` ``(B, 3)``."""
+    brightness, contrast, saturation = (factor[:, None, None, None] for factor in factors.unbind(1))
+    pixels = blend(pixels, torch.zeros(()), brightness)
+    pixels = blend(pixels, grey(pixels).mean((2, 3), keepdim=True), contrast)
+    return blend(pixels, grey(pixels), saturation)
+
+
+def _erase(batch: Tensor, keys: Tensor, probability: float) -> None:
+    """Fill a random rectangle of some images with noise, in place: 2 to 33 % of the area, aspect 0.3 to 3.3."""
+    channels, height, width = batch.shape[1:]
+    for index in (keys[:, 0] < probability).nonzero()[:, 0].tolist():
+        _, area, aspect, top, left, noise = keys[index].tolist()
+        area = (0.02 + (1 / 3 - 0.02) * area) * height * width
+        aspect = math.exp((2 * aspect - 1) * math.log(10 / 3))
+        rows = min(height - 1, max(1, round(math.sqrt(area * aspect))))
+        columns = min(width - 1, max(1, round(math.sqrt(area / aspect))))
+        row, column = int(top * (height - rows + 1)), int(left * (width - columns + 1))
+        generator = torch.Generator().manual_seed(mix_seed(int(noise * 2**24)))
+        patch = torch.randn(channels, rows, columns, generator=generator)
+        batch[index, :, row : row + rows, column : column + columns] = patch

@@ -1,0 +1,85 @@
+"""Hugging Face datasets: a folder saved with ``save_to_disk``, or the name of one on the hub (``hf:owner/name``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from vitlet.data.decode import decode_image
+from vitlet.data.images import Dataset
+from vitlet.data.trees import SPLITS
+from vitlet.errors import VitletError, first_line
+
+MARKERS = ("dataset_dict.json", "dataset_info.json", "state.json")
+
+
+@dataclass(frozen=True)
+class HubImages:
+    """A split of a Hugging Face dataset; images are decoded by our own rules."""
+
+    table: Any
+    column: str
+    labels: tuple[int, ...]
+    split: str
+    one_size: bool = False
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def content(self, index: int) -> bytes:
+        entry = self.table[index][self.column]
+        content: bytes = entry["bytes"] if entry["bytes"] is not None else Path(entry["path"]).read_bytes()
+        return content
+
+    def image(self, index: int, channels: int) -> Tensor:
+        return decode_image(self.content(index), channels, name=self.name(index))
+
+    def name(self, index: int) -> str:
+        return f"{self.split} image {index}"
+
+    def key(self, index: int) -> str:
+        return f"{self.split}/{index}"
+
+
+def is_saved_dataset(folder: Path) -> bool:
+    """Whether ``datasets.save_to_disk`` made this folder."""
+    return any((folder / marker).is_file() for marker in MARKERS)
+
+
+def read_hub(source: str) -> Dataset:
+    """All splits of a saved folder or of ``owner/name`` on the hub."""
+    try:
+        import datasets
+    except ImportError:
+        raise VitletError("Hugging Face datasets need an extra: pip install 'vitlet[hub]'.") from None
+    try:
+        found = datasets.load_from_disk(source) if Path(source).is_dir() else datasets.load_dataset(source)
+    except Exception as problem:  # offline, no such name, damaged files: each in a type of its own
+        raise VitletError(f"cannot load the Hugging Face dataset {source}: {first_line(problem)}.") from problem
+    if isinstance(found, datasets.Dataset):
+        found = {"train": found}
+    split_of = {name: split for split, names in SPLITS.items() for name in names}
+    tables = {split_of[name]: table for name, table in found.items() if name in split_of}
+    if "train" not in tables:
+        raise VitletError(f"the dataset {source} has the splits {', '.join(found)}; it needs one named 'train'.")
+    image, label, classes = _columns(source, tables["train"], datasets)
+    sets = {
+        split: HubImages(
+            table.cast_column(image, datasets.Image(decode=False)), image, tuple(map(int, table[label])), split
+        )
+        for split, table in tables.items()
+    }
+    return Dataset(classes, sets["train"], sets.get("val"), sets.get("test"), f"Hugging Face dataset {source}")
+
+
+def _columns(source: str, table: Any, datasets: Any) -> tuple[str, str, tuple[str, ...]]:
+    """Names of the image and the label column, and the classes."""
+    images = [name for name, kind in table.features.items() if isinstance(kind, datasets.Image)]
+    labels = [name for name, kind in table.features.items() if isinstance(kind, datasets.ClassLabel)]
+    if not images or not labels:
+        shown = ", ".join(f"{name} ({type(kind).__name__})" for name, kind in table.features.items())
+        raise VitletError(f"the dataset {source} has the columns {shown}; it needs an Image and a ClassLabel.")
+    return images[0], labels[0], tuple(table.features[labels[0]].names)

@@ -1,0 +1,142 @@
+"""Honest splits: seeded, by class, nested, independent of the order of files, and groups never straddle them.
+
+Whether an image is held out depends on its own key and the seed alone, so adding files moves no others, and the 10 %
+subset contains the 5 % one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from vitlet.data.images import ImageSet, Subset
+from vitlet.errors import VitletError
+
+
+def ranked(images: ImageSet, seed: int, salt: str) -> dict[int, list[int]]:
+    """The images of each class in an order drawn by seed and key."""
+    by_class: dict[int, list[int]] = defaultdict(list)
+    for index, label in enumerate(images.labels):
+        by_class[label].append(index)
+    return {
+        label: sorted(members, key=lambda index: draw(seed, salt, images.key(index)))
+        for label, members in sorted(by_class.items())
+    }
+
+
+def draw(seed: int, salt: str, key: str) -> bytes:
+    """A number that looks random and depends on nothing but these."""
+    return hashlib.blake2b(f"{seed}\0{salt}\0{key}".encode(errors="surrogateescape"), digest_size=8).digest()
+
+
+def hold_out(
+    images: ImageSet, fraction: float, seed: int, *, groups: Sequence[str] | None = None, salt: str = "val"
+) -> tuple[Subset, Subset]:
+    """Split off a share of every class; at least one image where a class has two.
+
+    With ``groups`` (one name per image) whole groups are held out, chosen so that the classes come as near to the
+    share as they can.
+    """
+    if groups is not None:
+        held = _whole_groups(images, fraction, seed, groups, salt)
+    else:
+        held = set()
+        for members in ranked(images, seed, salt).values():
+            held |= set(members[: min(max(1, round(fraction * len(members))), len(members) - 1)])
+    if not held or len(held) == len(images):
+        raise VitletError(
+            "no image could be held out for validation: found one image in each class, or one group."
+            " Add images, or give a val folder."
+        )
+    return _pick(images, set(range(len(images))) - held), _pick(images, held)
+
+
+def fold(
+    images: ImageSet, folds: int, number: int, seed: int, *, groups: Sequence[str] | None = None
+) -> tuple[Subset, Subset]:
+    """Training and validation images of one of ``folds`` parts (``number`` from 1), every class dealt evenly."""
+    if not 1 <= number <= folds or folds < 2:
+        raise VitletError(f"fold {number} of {folds}: needs at least 2 folds and a number from 1 to {folds}.")
+    part: dict[int, int] = {}
+    if groups is not None:
+        names = sorted(set(groups), key=lambda name: draw(seed, "fold", name))
+        if len(names) < folds:
+            raise VitletError(f"found {len(names)} groups for {folds} folds; each fold needs one.")
+        dealt = {name: position % folds for position, name in enumerate(names)}
+        part = {index: dealt[group] for index, group in enumerate(groups)}
+    else:
+        position = 0
+        for members in ranked(images, seed, "fold").values():  # dealt on from class to class, so that sizes stay even
+            for index in members:
+                part[index] = position % folds
+                position += 1
+    held = {index for index, dealt_to in part.items() if dealt_to == number - 1}
+    return _pick(images, set(range(len(images))) - held), _pick(images, held)
+
+
+def keep(images: ImageSet, *, fraction: float = 1.0, per_class: int | None = None, seed: int = 0) -> ImageSet:
+    """A share, or a number, of the images of every class; larger shares contain smaller ones."""
+    if fraction >= 1.0 and per_class is None:
+        return images
+    chosen: set[int] = set()
+    for label, members in ranked(images, seed, "keep").items():
+        count = max(1, round(fraction * len(members)))
+        if per_class is not None:
+            if per_class > len(members):
+                raise VitletError(f"class {label} has {len(members)} training images, per_class asks for {per_class}.")
+            count = min(count, per_class)
+        chosen |= set(members[:count])
+    return _pick(images, chosen)
+
+
+def pick_classes(images: ImageSet, labels: Sequence[int]) -> Relabelled:
+    """Only the images of these classes, numbered anew in this order."""
+    new = {label: position for position, label in enumerate(labels)}
+    indices = tuple(index for index, label in enumerate(images.labels) if label in new)
+    return Relabelled(images, indices, new)
+
+
+def pick_names(images: ImageSet, found: Sequence[str], known: Sequence[str], *, source: str) -> Relabelled:
+    """All images, numbered by the place of their class's name among ``known``."""
+    strangers = [name for name in found if name not in known]
+    if strangers:
+        shown = ", ".join(known[:5]) + (", ..." if len(known) > 5 else "")
+        raise VitletError(
+            f"{source} holds the class {strangers[0]!r}, which is not among the {len(known)} classes of the run"
+            f" ({shown}): its label would lie beyond the classifier. Leave that class out."
+        )
+    new = {label: list(known).index(name) for label, name in enumerate(found)}
+    return Relabelled(images, tuple(range(len(images))), new)
+
+
+class Relabelled(Subset):
+    """Some classes of a set, with labels of their own."""
+
+    def __init__(self, base: ImageSet, indices: tuple[int, ...], new: dict[int, int]) -> None:
+        super().__init__(base, indices)
+        object.__setattr__(self, "labels", [new[base.labels[index]] for index in indices])
+
+
+def _pick(images: ImageSet, chosen: set[int]) -> Subset:
+    return Subset(images, tuple(sorted(chosen)))
+
+
+def _whole_groups(images: ImageSet, fraction: float, seed: int, groups: Sequence[str], salt: str) -> set[int]:
+    """Groups in a drawn order, each taken if that brings the held-out classes nearer to their share."""
+    members: dict[str, list[int]] = defaultdict(list)
+    for index, group in enumerate(groups):
+        members[group].append(index)
+    totals = Counter(images.labels)
+    wanted = {label: fraction * count for label, count in totals.items()}
+    held: set[int] = set()
+    counts: Counter[int] = Counter()
+    for group in sorted(members, key=lambda name: draw(seed, salt, name)):
+        added = Counter(images.labels[index] for index in members[group])
+        before = sum((wanted[label] - counts[label]) ** 2 for label in added)
+        after = sum((wanted[label] - counts[label] - count) ** 2 for label, count in added.items())
+        leaves_some = all(counts[label] + count < totals[label] for label, count in added.items())
+        if after < before and leaves_some:
+            held |= set(members[group])
+            counts += added
+    return held

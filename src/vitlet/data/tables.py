@@ -1,0 +1,138 @@
+"""Lists of images: CSV or Parquet files with a path and a label for each; NumPy files with the pixels themselves."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitlet.data.images import Arrays, Dataset, Files
+from vitlet.data.trees import SPLITS
+from vitlet.errors import VitletError, first_line, nearest
+
+PATH_COLUMNS = ("path", "file", "filename", "file_name", "image", "filepath")
+LABEL_COLUMNS = ("label", "class", "target", "category", "class_name")
+
+
+def read_table(file: Path, *, root: Path | None = None) -> tuple[Dataset, dict[str, dict[str, str]]]:
+    """Images listed in a CSV or Parquet file with the columns path and label, and perhaps split.
+
+    Paths are relative to ``root``, by default the file's own folder, and may not leave it. Labels are class names, or
+    whole numbers from 0. Returns the dataset, and for each path its further columns (for grouping).
+    """
+    rows = _read_parquet(file) if file.suffix.lower() in (".parquet", ".pq") else _read_csv(file)
+    if not rows:
+        raise VitletError(f"{file} lists no image.")
+    path_column = _column(file, rows[0], PATH_COLUMNS)
+    label_column = _column(file, rows[0], LABEL_COLUMNS)
+    root = root or file.parent
+    classes, index = _classes(file, [row[label_column] for row in rows])
+    found: dict[str, tuple[list[Path], list[int]]] = {}
+    extra: dict[str, dict[str, str]] = {}
+    split_of = {name: split for split, names in SPLITS.items() for name in names}
+    for number, row in enumerate(rows, start=2):
+        split = split_of.get(str(row.get("split") or "train").lower())
+        if split is None:
+            raise VitletError(f"{file}, line {number}: unknown split {row['split']!r}; use train, val or test.")
+        path = _inside(file, number, root, row[path_column])
+        paths, labels = found.setdefault(split, ([], []))
+        paths.append(path)
+        labels.append(index[row[label_column]])
+        extra[path.relative_to(root).as_posix()] = {key: str(value) for key, value in row.items()}
+    if "train" not in found:
+        raise VitletError(f"{file} lists no training image.")
+    sets = {name: Files(tuple(paths), tuple(labels), root) for name, (paths, labels) in found.items()}
+    return Dataset(classes, sets["train"], sets.get("val"), sets.get("test"), f"listed in {file}"), extra
+
+
+def _read_csv(file: Path) -> list[dict[str, str]]:
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as opened:
+            reader = csv.DictReader(opened)
+            rows = []
+            for row in reader:
+                if None in row or None in row.values():
+                    raise VitletError(
+                        f"{file}, line {reader.line_num}: found another number of columns than in line 1."
+                    )
+                rows.append(row)
+            return rows
+    except (OSError, UnicodeDecodeError, csv.Error) as problem:
+        raise VitletError(f"cannot read the table {file}: {first_line(problem)}.") from problem
+
+
+def _read_parquet(file: Path) -> list[dict[str, Any]]:
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise VitletError("reading Parquet needs pyarrow: pip install 'vitlet[tables]', or give a CSV file.") from None
+    try:
+        rows: list[dict[str, Any]] = parquet.read_table(file).to_pylist()
+    except Exception as problem:  # pyarrow has its own errors
+        raise VitletError(f"cannot read the table {file}: {first_line(problem)}.") from problem
+    return [{key: "" if value is None else str(value) for key, value in row.items()} for row in rows]
+
+
+def _column(file: Path, row: Mapping[str, Any], names: Sequence[str]) -> str:
+    for name in names:
+        if name in row:
+            return name
+    hint = nearest(names[0], [str(column) for column in row])
+    raise VitletError(f"{file} has the columns {', '.join(map(str, row))}; it needs one named {names[0]!r}.{hint}")
+
+
+def _classes(file: Path, labels: Sequence[str]) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Class names, and the index of each label as it is written in the table."""
+    names = sorted(set(labels))
+    if all(name.isdecimal() for name in names):
+        numbers = sorted({int(name) for name in names})
+        if numbers[-1] >= len(numbers):
+            missing = next(number for number in range(numbers[-1]) if number not in set(numbers))
+            raise VitletError(
+                f"{file}: labels are numbers up to {numbers[-1]}, but none is {missing}; they need to be"
+                " 0, 1, 2, ... without gaps, or names."
+            )
+        classes, index = tuple(str(number) for number in numbers), {name: int(name) for name in names}
+    else:
+        classes, index = tuple(names), {name: position for position, name in enumerate(names)}
+    if len(classes) < 2:
+        raise VitletError(f"{file} lists one class ({classes[0]!r}); a classifier needs at least two.")
+    return classes, index
+
+
+def _inside(file: Path, line: int, root: Path, written: str) -> Path:
+    path = root / written
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise VitletError(
+            f"{file}, line {line}: {written!r} leads out of {root}."
+            " Give the folder that holds the images as --data-dir."
+        )
+    if not path.is_file():
+        raise VitletError(f"{file}, line {line}: no such image file: {path}.")
+    return path
+
+
+def read_numpy(file: Path) -> Dataset:
+    """An ``.npz`` file with ``x_train``, ``y_train`` and perhaps ``x_val``, ``y_val``, ``x_test``, ``y_test``."""
+    try:
+        with np.load(file, allow_pickle=False) as opened:
+            arrays = {name: opened[name] for name in opened.files}
+    except (OSError, ValueError, EOFError) as problem:
+        raise VitletError(f"cannot read the arrays of {file}: {first_line(problem)}.") from problem
+    if "x_train" not in arrays or "y_train" not in arrays:
+        raise VitletError(f"{file} holds {', '.join(arrays) or 'nothing'}; it needs x_train and y_train.")
+    sets = {}
+    for split in ("train", "val", "test"):
+        if f"x_{split}" in arrays:
+            labels = arrays.get(f"y_{split}")
+            if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu":
+                raise VitletError(f"{file}: y_{split} needs to be one whole number per image.")
+            sets[split] = Arrays.of(arrays[f"x_{split}"], labels.tolist())
+    count = 1 + max(max(images.labels) for images in sets.values())
+    if min(min(images.labels) for images in sets.values()) < 0 or count < 2:
+        raise VitletError(f"{file}: labels need to be 0 or more, and of at least two classes.")
+    classes = tuple(str(label) for label in range(count))
+    return Dataset(classes, sets["train"], sets.get("val"), sets.get("test"), f"arrays of {file}")

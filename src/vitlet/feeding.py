@@ -1,0 +1,134 @@
+"""From a run's settings to its images: which, split how, kept where, augmented how, weighed how."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitlet.config import RunConfig
+from vitlet.data.augment import Crop, Recipe
+from vitlet.data.images import Dataset, ImageSet
+from vitlet.data.preprocess import Preprocess
+from vitlet.data.randaugment import RandAugment
+from vitlet.data.sources import Request
+from vitlet.data.store import Fit, Shrink, Stored, Storing, default_cache_folder, keep_images
+from vitlet.errors import VitletError
+
+SMALL_SIDE = 64
+"""Up to this many pixels a side, crop ``auto`` moves images by a few pixels instead of cutting parts out."""
+
+
+def data_request(config: RunConfig) -> Request:
+    """Which images a run asks for."""
+    return Request(
+        config.data,
+        data_dir=config.data_dir,
+        download=config.download,
+        class_list=config.class_list,
+        partial=config.partial,
+        classes=config.classes,
+        val_fraction=config.val_fraction,
+        folds=config.folds,
+        fold=config.fold,
+        group_by=config.group_by,
+        fraction=config.fraction,
+        per_class=config.per_class,
+        seed=config.seed,
+    )
+
+
+def make_recipe(config: RunConfig) -> Recipe:
+    """The augmentation of a resolved run."""
+    assert config.img_size is not None
+    crop: Crop
+    if config.crop == "auto" or config.crop is None:
+        crop = "padded" if max(config.img_size) <= SMALL_SIDE else "resized"
+    else:
+        crop = config.crop
+    return Recipe(
+        crop=crop,
+        scale=config.scale or 1.0,
+        padding=min(4, max(1, min(config.img_size) // 8)),
+        hflip=config.hflip or 0.0,
+        rand=parse_rand_augment(config.aa or "off"),
+        color_jitter=config.color_jitter or 0.0,
+        reprob=config.reprob or 0.0,
+    )
+
+
+def parse_rand_augment(text: str) -> RandAugment | None:
+    """timm's name for a RandAugment, such as ``rand-m9-mstd0.5-inc1``; operations are always the increasing ones."""
+    if text == "off":
+        return None
+    words = text.split("-")
+    settings: dict[str, float] = {}
+    for word in words[1:]:
+        match = re.fullmatch(r"(mstd|inc|m|n|p)(\d+(?:\.\d+)?)", word)
+        if match is None:
+            words = []
+            break
+        settings[match[1]] = float(match[2])
+    if not words or words[0] != "rand" or settings.get("inc", 1) != 1:
+        raise VitletError(f"aa is {text!r}; it needs to be 'off' or such as rand-m9-mstd0.5-inc1 (m, mstd, n, p).")
+    return RandAugment(
+        magnitude=settings.get("m", 9.0),
+        spread=settings.get("mstd", 0.0),
+        layers=int(settings.get("n", 2)),
+        probability=settings.get("p", 0.5),
+    )
+
+
+def keep_splits(config: RunConfig, dataset: Dataset, preprocess: Preprocess) -> Dataset:
+    """Decode every image once and keep it, in memory or in the cache; a broken file stops here, or is counted."""
+    folder = Path(config.cache_dir) if config.cache_dir else default_cache_folder()
+    storing = Storing(
+        config.in_chans, folder if config.cache == "auto" else None, skip_unreadable=config.skip_unreadable
+    )
+    train = _keep_training(dataset.train, make_recipe(config), preprocess, storing)
+    stored = {"train": train}
+    for split, images in dataset.splits().items():
+        if split != "train":
+            stored[split] = _keep_fitted(images, preprocess, storing)
+    skipped = [reason for part in stored.values() for reason in part.skipped]
+    note = dataset.note
+    if skipped:
+        note += f"; files left out because they could not be read: {len(skipped)}, the first: {skipped[0]}"
+    kept = {split: part.images for split, part in stored.items()}
+    return replace(dataset, train=kept["train"], val=kept.get("val"), test=kept.get("test"), note=note)
+
+
+def _keep_training(images: ImageSet, recipe: Recipe, preprocess: Preprocess, storing: Storing) -> Stored:
+    if recipe.crop != "resized":  # shifts need images of the very size
+        whole = Preprocess(preprocess.size, crop_pct=1.0, mean=preprocess.mean, std=preprocess.std)
+        return _keep_fitted(images, whole, storing)
+    side = -(-max(preprocess.size) * 8 // 7)  # 256 for 224
+    expected = storing.channels * side * side * 4 // 3  # a photograph is not square
+    return keep_images(images, Shrink(side), storing, one_size=False, expected_bytes=expected)
+
+
+def _keep_fitted(images: ImageSet, preprocess: Preprocess, storing: Storing) -> Stored:
+    expected = storing.channels * preprocess.size[0] * preprocess.size[1]
+    return keep_images(images, Fit(preprocess), storing, one_size=True, expected_bytes=expected)
+
+
+def class_weights(config: RunConfig, dataset: Dataset, num_classes: int) -> Tensor | None:
+    """Weights of the classes in the loss: as given, or inversely to how many training images each has."""
+    if config.balance != "weights":
+        return None
+    if config.class_weights is not None:
+        try:
+            weights = torch.tensor([float(word) for word in config.class_weights.split(",")])
+        except ValueError:
+            weights = torch.empty(0)
+        if len(weights) != num_classes or not (weights >= 0).all():
+            raise VitletError(
+                f"class_weights are {config.class_weights!r}; needed are {num_classes} numbers of 0 or more,"
+                f" separated by commas, in the order {', '.join(dataset.classes[:5])}..."
+            )
+        return weights
+    counts = torch.bincount(torch.tensor(dataset.train.labels), minlength=num_classes)
+    return torch.where(counts > 0, counts.sum() / ((counts > 0).sum() * counts.clamp(min=1)), 0.0)

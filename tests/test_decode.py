@@ -1,0 +1,120 @@
+"""Every kind of image file ends in the pixels a person would see, or in a sentence."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vitlet.data import decode
+from vitlet.data.decode import decode_image, read_image
+from vitlet.errors import VitletError
+
+RAMP = np.linspace(0, 255, 64).astype(np.uint8).reshape(8, 8)
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def decoded(content: bytes, channels: int = 3) -> torch.Tensor:
+    return decode_image(content, channels, name="it")
+
+
+def test_grey_becomes_three_equal_channels() -> None:
+    out = decoded(encoded(Image.fromarray(RAMP)))
+    assert out.dtype == torch.uint8
+    assert all(np.array_equal(channel, RAMP) for channel in out.numpy())
+    assert np.array_equal(decoded(encoded(Image.fromarray(RAMP)), 1)[0], RAMP)
+
+
+def test_sixteen_bits_are_scaled_not_clipped() -> None:
+    wide = (RAMP.astype(np.uint16) * 257).astype(np.uint16)
+    out = decoded(encoded(Image.fromarray(wide)))
+    assert np.array_equal(out[0], RAMP)
+    tiff = decoded(encoded(Image.fromarray(wide), "TIFF"), 1)
+    assert np.array_equal(tiff[0], RAMP)
+
+
+def test_palette_and_cmyk_are_converted() -> None:
+    colours = Image.fromarray(np.stack([RAMP, RAMP.T, 255 - RAMP], axis=-1))
+    palette = colours.convert("P", palette=Image.Palette.ADAPTIVE, colors=64)
+    assert np.array_equal(decoded(encoded(palette)).permute(1, 2, 0), np.asarray(palette.convert("RGB")))
+    cmyk = encoded(colours.convert("CMYK"), "TIFF")
+    found = decoded(cmyk).permute(1, 2, 0).numpy().astype(int)
+    assert np.abs(found - np.asarray(colours).astype(int)).max() <= 1
+
+
+def test_transparency_shows_the_stated_colour() -> None:
+    clear = Image.new("RGBA", (4, 4), (10, 20, 30, 0))
+    assert decoded(encoded(clear)).flatten().unique().tolist() == [255]
+    half = Image.new("RGBA", (4, 4), (0, 0, 0, 128))
+    assert decoded(encoded(half))[0, 0, 0].item() in (126, 127)
+    marked = Image.new("P", (4, 4), 0)
+    marked.putpalette([255, 0, 0, 0, 255, 0])
+    assert decoded(encoded(marked, transparency=0)).flatten().unique().tolist() == [255]
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP"])
+def test_animations_give_their_first_frame(kind: str) -> None:
+    frames = [Image.new("RGB", (8, 8), colour) for colour in ((255, 0, 0), (0, 255, 0))]
+    options = {"lossless": True} if kind == "WEBP" else {}
+    out = decoded(encoded(frames[0], kind, save_all=True, append_images=frames[1:], **options))
+    assert out[:, 4, 4].tolist() == [255, 0, 0]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_is_applied(orientation: int) -> None:
+    upright = np.zeros((16, 24, 3), np.uint8)
+    upright[:8, :8] = 255  # the top-left corner is white
+    stored_by = {2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE"}
+    stored_by |= {6: "ROTATE_90", 7: "TRANSVERSE", 8: "ROTATE_270"}
+    stored = Image.fromarray(upright)
+    if orientation > 1:
+        stored = stored.transpose(Image.Transpose[stored_by[orientation]])
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    out = decoded(encoded(stored, "PNG", exif=exif))
+    assert out.shape == (3, 16, 24)
+    assert np.array_equal(out.permute(1, 2, 0), upright)
+
+
+def test_other_numbers_of_channels() -> None:
+    four = Image.merge("RGBA", [Image.fromarray(RAMP + offset) for offset in range(4)])
+    out = decoded(encoded(four), 4)
+    assert out.shape == (4, 8, 8)
+    assert np.array_equal(out[3], RAMP + 3)
+    with pytest.raises(VitletError, match=r"has 3 channels \(RGB\), 5 were asked for"):
+        decoded(encoded(Image.new("RGB", (4, 4))), 5)
+
+
+@pytest.mark.parametrize("content", [b"", b"some text", b"\x89PNG\r\n\x1a\nbroken", b"GIF89a"])
+def test_what_is_no_image_is_named(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "bad.png"
+    file.write_bytes(content)
+    with pytest.raises(VitletError, match=r"cannot read the image .*bad\.png.*Repair or remove it"):
+        read_image(file, 3)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_truncated_files_are_never_half_grey(kind: str) -> None:
+    whole = encoded(Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)), kind)
+    with pytest.raises(VitletError, match="cannot read the image it"):
+        decoded(whole[: len(whole) // 2])
+
+
+def test_bombs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "MAX_PIXELS", 1000)
+    with pytest.raises(VitletError, match="40x40 pixels"):
+        decoded(encoded(Image.new("RGB", (40, 40))))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(VitletError, match="no such image file"):
+        read_image(tmp_path / "absent.png", 3)
