@@ -19,16 +19,24 @@ if TYPE_CHECKING:
     from vitlet.objective import Objective as Objective
     from vitlet.objective import Outcome as Outcome
     from vitlet.objective import Term as Term
+    from vitlet.rotated import Rotated as Rotated
     from vitlet.schedules import Ramp as Ramp
+    from vitlet.tasks.attention_distance import AttentionDistance as AttentionDistance
+    from vitlet.tasks.attention_similarity import AttentionSimilarity as AttentionSimilarity
     from vitlet.tasks.drloc import DRLoc as DRLoc
+    from vitlet.tasks.rotation import Rotation as Rotation
     from vitlet.timm_task import TimmTrainingTask as TimmTrainingTask
 
 _HOME = {
+    "AttentionDistance": "vitlet.tasks.attention_distance",
+    "AttentionSimilarity": "vitlet.tasks.attention_similarity",
     "DRLoc": "vitlet.tasks.drloc",
     "LayerBackbone": "vitlet.backbone",
     "Objective": "vitlet.objective",
     "Outcome": "vitlet.objective",
     "Ramp": "vitlet.schedules",
+    "Rotated": "vitlet.rotated",
+    "Rotation": "vitlet.tasks.rotation",
     "RunConfig": "vitlet.config",
     "Term": "vitlet.objective",
     "TimmBackbone": "vitlet.backbone",

@@ -6,13 +6,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from vitlet.attention import AttentionMap
+from vitlet.capture import EXPLICIT_TOKENS, Tap, listening
 from vitlet.errors import VitletError, first_line, nearest
 from vitlet.features import Features, Grid, Needs, Shapes
+from vitlet.survey import Survey, survey
 from vitlet.views import PlainView, View, ViewMaker
 
 Layout = Literal["auto", "NCHW", "NHWC", "NLC"]
@@ -45,14 +51,10 @@ class Backbone(nn.Module):
 
     def shapes(self, needs: Needs = Needs(), view: ViewMaker = PlainView()) -> Shapes:
         """Sizes of all grids, from one pass over an empty image; also refuses grids no spatial task can use."""
-        parameter = next(self.model.parameters(), torch.empty(0))
-        image = torch.zeros(1, self.in_chans, *self.img_size, device=parameter.device, dtype=parameter.dtype)
-        seen = view(image)
+        seen = view(self._empty())
         height, width = seen.images.shape[2:]
-        training = {module: module.training for module in self.model.modules()}
-        self.model.eval()
         try:
-            with torch.no_grad():
+            with self._quiet():
                 features = self(seen, needs)
         except VitletError:
             raise
@@ -61,9 +63,6 @@ class Backbone(nn.Module):
                 f"{self.describe()} cannot take {self.in_chans}-channel images of {height}x{width} pixels:"
                 f" {first_line(problem)}." + (OTHER_SIZE if (height, width) != self.img_size else SAME_SIZE)
             ) from problem
-        finally:
-            for module, mode in training.items():
-                module.training = mode
         last = features.last.shape
         if min(last.height, last.width) < 2:
             raise VitletError(
@@ -73,6 +72,23 @@ class Backbone(nn.Module):
             )
         normed = features.after_norm.shape if features.after_norm else None
         return Shapes(last, normed, tuple(grid.shape for grid in features.every))
+
+    def _empty(self) -> Tensor:
+        """A black image."""
+        parameter = next(self.model.parameters(), torch.empty(0))
+        return torch.zeros(1, self.in_chans, *self.img_size, device=parameter.device, dtype=parameter.dtype)
+
+    @contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """Evaluation mode without gradients; afterwards every module is in the mode that it was in."""
+        training = {module: module.training for module in self.model.modules()}
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            for module, mode in training.items():
+                module.training = mode
 
     def describe(self) -> str:
         """The network's name in sentences."""
@@ -87,10 +103,16 @@ class TimmBackbone(Backbone):
         model: a timm model, or one that obeys timm's contract.
         img_size: size of the images; by default the size the model's configuration names.
         in_chans: channels of the images; by default the model's own.
+        explicit_tokens: of attention: up to this many tokens a map is computed openly, beyond never written down.
     """
 
     def __init__(
-        self, model: nn.Module, *, img_size: int | tuple[int, int] | None = None, in_chans: int | None = None
+        self,
+        model: nn.Module,
+        *,
+        img_size: int | tuple[int, int] | None = None,
+        in_chans: int | None = None,
+        explicit_tokens: int = EXPLICIT_TOKENS,
     ) -> None:
         if not (hasattr(model, "forward_intermediates") and hasattr(model, "forward_head")):
             raise VitletError(
@@ -100,11 +122,36 @@ class TimmBackbone(Backbone):
             )
         size: Any = img_size or model_img_size(model)
         super().__init__(model, img_size=size, in_chans=in_chans or int(getattr(model, "in_chans", 3)))
+        self.explicit_tokens = explicit_tokens
+        self._surveys: dict[tuple[int, int], Survey] = {}
+        self._taps: dict[tuple[str, int], Tap] = {}
+
+    def shapes(self, needs: Needs = Needs(), view: ViewMaker = PlainView()) -> Shapes:
+        """As in `Backbone`; of attention it names all layers there are, and gets ready for those asked for."""
+        shapes = super().shapes(replace(needs, attention=()), view)
+        if not needs.attention:
+            return shapes
+        found = self._survey(view(self._empty()).images)
+        asked = found.resolve(needs.attention, self.describe())
+        if needs.attention != "all":
+            self._tapped(found, asked)
+        return replace(shapes, attention=tuple(layer.shape for layer in found.layers))
 
     def forward(self, view: View, needs: Needs = Needs()) -> Features:
         model: Any = self.model
         indices = None if needs.every_grid else 1  # None: all of them; 1: the last one
-        final, maps = model.forward_intermediates(view.images, indices=indices, norm=False, output_fmt="NCHW")
+        attention: dict[int, AttentionMap] = {}
+        if needs.attention:
+            found = self._survey(view.images)
+            asked = found.resolve(needs.attention, self.describe())
+            taps = self._tapped(found, asked)
+            with listening(taps):
+                final, maps = model.forward_intermediates(view.images, indices=indices, norm=False, output_fmt="NCHW")
+            attention = {
+                index: found.layers[index].read(tap.take(), view) for index, tap in zip(asked, taps, strict=True)
+            }
+        else:
+            final, maps = model.forward_intermediates(view.images, indices=indices, norm=False, output_fmt="NCHW")
         grids = tuple(Grid(tokens, view.coords(*tokens.shape[2:])) for tokens in maps)
         normed = Grid(self._final_grid(final, maps[-1]), grids[-1].coords) if needs.after_norm else None
         return Features(
@@ -113,7 +160,31 @@ class TimmBackbone(Backbone):
             logits=self._logits(final),
             after_norm=normed,
             every=grids if needs.every_grid else (),
+            attention=attention,
         )
+
+    def _survey(self, images: Tensor) -> Survey:
+        """What attention there is at the size of these images; found once."""
+        size = (int(images.shape[2]), int(images.shape[3]))
+        if size not in self._surveys:
+            with self._quiet():
+                self._surveys[size] = survey(self.model, torch.zeros_like(images[:1]).repeat(2, 1, 1, 1))
+        return self._surveys[size]
+
+    def _tapped(self, found: Survey, asked: Sequence[int]) -> list[Tap]:
+        """Taps on the layers asked for; one that was set once stays."""
+        taps = []
+        for layer in (found.layers[index] for index in asked):
+            place = (layer.path, layer.call)
+            if place not in self._taps:
+                self._taps[place] = Tap(self.model.get_submodule(layer.path), layer.call, self.explicit_tokens)
+            taps.append(self._taps[place])
+        return taps
+
+    def remove(self) -> None:
+        """Take the taps on attention off the model again."""
+        for place in reversed(list(self._taps)):
+            self._taps.pop(place).remove()
 
     def _logits(self, final: Any) -> Tensor:
         model: Any = self.model
@@ -183,6 +254,11 @@ class LayerBackbone(Backbone):
         self._hook.remove()
 
     def forward(self, view: View, needs: Needs = Needs()) -> Features:
+        if needs.attention:
+            raise VitletError(
+                "a model known by one layer shows no attention: found a task that needs attention maps. Use a timm"
+                " model with vitlet.TimmBackbone; `vitlet models --attention` lists those that have them."
+            )
         if needs != Needs():
             raise VitletError(
                 "a model known by one layer has one grid: found a task that needs several, or one before and after a"

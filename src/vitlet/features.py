@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitlet.attention import AttentionMap, AttentionShape
 from vitlet.errors import VitletError
 from vitlet.geometry import grid_coords
 
@@ -46,13 +47,19 @@ class Needs:
     Attributes:
         after_norm: the last grid as the classifier head receives it, after the final norm.
         every_grid: the output of every block (or stage, where the network exposes stages).
+        attention: maps of these layers, counted from 0, or from the end if negative; layers without a map over the
+            token grid are not counted. A task that cannot know yet which exist asks for all until it is built.
     """
 
     after_norm: bool = False
     every_grid: bool = False
+    attention: tuple[int, ...] | Literal["all"] = ()
 
     def __or__(self, other: Needs) -> Needs:
-        return Needs(self.after_norm or other.after_norm, self.every_grid or other.every_grid)
+        attention: tuple[int, ...] | Literal["all"] = "all"
+        if self.attention != "all" and other.attention != "all":
+            attention = tuple(sorted({*self.attention, *other.attention}))
+        return Needs(self.after_norm or other.after_norm, self.every_grid or other.every_grid, attention)
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,7 @@ class Shapes:
     last: GridShape
     after_norm: GridShape | None = None
     every: tuple[GridShape, ...] = ()
+    attention: tuple[AttentionShape, ...] = ()
 
     def tapped(self, tap: Tap) -> GridShape:
         """The last grid before or after the final norm."""
@@ -122,7 +130,7 @@ class Features:
         logits: class scores ``(B, classes)``.
         after_norm: the last grid after the final norm, if a task needs it.
         every: one grid per block or stage, if a task needs them.
-        attention: attention maps by block, if a task needs them.
+        attention: attention maps by layer, counted from 0, if a task needs them.
     """
 
     images: Tensor
@@ -130,7 +138,7 @@ class Features:
     logits: Tensor | None = None
     after_norm: Grid | None = None
     every: tuple[Grid, ...] = ()
-    attention: Mapping[int, Tensor] = field(default_factory=dict)
+    attention: Mapping[int, AttentionMap] = field(default_factory=dict)
 
     def tapped(self, tap: Tap) -> Grid:
         """The last grid before or after the final norm."""

@@ -47,6 +47,13 @@ def pair_offsets(coords: Tensor, pairs: Tensor) -> Tensor:
     return ends[:, :, 0] - ends[:, :, 1]
 
 
+def manhattan(first: Tensor, second: Tensor) -> Tensor:
+    """Rows plus columns between all pairs of places: ``(..., R, 2)`` and ``(..., N, 2)`` to ``(..., R, N)``."""
+    rows = (first[..., :, None, 0] - second[..., None, :, 0]).abs_()
+    columns = (first[..., :, None, 1] - second[..., None, :, 1]).abs_()
+    return rows.add_(columns)
+
+
 def chance_error(size: int, *, signed: bool) -> float:
     """Mean absolute error, in cells, of the best constant guess of the offset along an axis of ``size`` cells.
 

@@ -74,9 +74,12 @@ class Objective(nn.Module):
             if not callable(term.weight) and term.weight < 0:
                 raise VitletError(f"the weight of {term.task.name!r} is {term.weight:g}; it needs to be 0 or more.")
         for view, group in _by_view(self.terms).items():
-            shapes = backbone.shapes(self._needs(group), view)
+            needs = self._needs(group)
+            shapes = backbone.shapes(needs, view)
             for term in group:
                 term.task.build(shapes)
+            if self._needs(group) != needs:  # a task knows by now what it reads of all that it asked about
+                backbone.shapes(self._needs(group), view)
         parameter = next(backbone.parameters(), None)
         self.tasks = nn.ModuleDict({term.task.name: term.task for term in self.terms})
         if parameter is not None:

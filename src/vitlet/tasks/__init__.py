@@ -8,5 +8,8 @@ TASKS = {
     "distance": "vitlet.tasks.distance:Distance",
     "angle": "vitlet.tasks.angle:Angle",
     "position": "vitlet.tasks.position:Position",
+    "attention-distance": "vitlet.tasks.attention_distance:AttentionDistance",
+    "attention-similarity": "vitlet.tasks.attention_similarity:AttentionSimilarity",
+    "rotation": "vitlet.tasks.rotation:Rotation",
 }
 """Name on the command line -> module and class."""

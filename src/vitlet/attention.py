@@ -1,0 +1,165 @@
+"""Attention maps over tokens that know where they are, and what a price on pairs of tokens makes of them.
+
+A map is read in one of two equal ways. Up to a few hundred tokens the softmax is there anyway and is used; beyond
+that a block keeps its fused kernel and the map is never written down (`vitlet.rowblocks`).
+Letters: B images, G windows of an image (1 where attention is global), h heads, P prefix tokens, N tokens with a place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from vitlet.geometry import manhattan
+from vitlet.rowblocks import blocked_costs, pair_weights
+
+Heads = Literal["averaged", "each"]
+Price = Callable[[slice, Tensor], Tensor]
+"""From rows of the map, and the distances of their pairs ``(1 or B, G, R, N)``, to prices of the same shape."""
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """One layer's attention as a task may count on it.
+
+    Attributes:
+        heads: h.
+        height, width: rows and columns of the layer's token grid.
+        prefix: P, the class and register tokens in front of the others.
+        windows: G, 1 where every token sees every other.
+        tokens: N, tokens in a window.
+        uniform_distance: mean Manhattan distance, in cells, of attention that is spread evenly.
+    """
+
+    heads: int
+    height: int
+    width: int
+    prefix: int
+    windows: int
+    tokens: int
+    uniform_distance: float
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one pass over a map tells; one column for the average over heads, or one per head.
+
+    Attributes:
+        cost: ``(B, 1 or h)``, price times attention, summed over the pairs of an image; carries gradients.
+        price: ``(1 or B,)``, the sum of the prices.
+        distance: mean attention distance in cells, over rows normalised to their tokens with a place; no gradients.
+        low, high: ``(B, 1 or h)``, the smallest and largest weight of a map, if they were asked for, with gradients.
+    """
+
+    cost: Tensor
+    price: Tensor
+    distance: Tensor
+    low: Tensor | None = None
+    high: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class AttentionMap:
+    """Who attends to whom in one layer, and where everyone is.
+
+    Attributes:
+        shape: sizes.
+        coords: ``(1 or B, G, N, 2)``, row and column of each token in cells of the layer's grid.
+        cells: ``(G, N)``, each token's index in the grid, row by row; None where attention is global.
+        visible: ``(G, N, N)``, pairs of which both have a place and may see each other; None for all.
+        maps: ``(B*G, h, P+N, P+N)`` after the softmax, before dropout; None where only the next two were kept.
+        query, key: ``(B, h, P+N, d)``, the query scaled.
+    """
+
+    shape: AttentionShape
+    coords: Tensor
+    cells: Tensor | None = None
+    visible: Tensor | None = None
+    maps: Tensor | None = None
+    query: Tensor | None = None
+    key: Tensor | None = None
+
+    @property
+    def weights(self) -> Tensor:
+        """The whole map, ``(B*G, h, P+N, P+N)``; differentiable. Large where it was not kept."""
+        if self.maps is not None:
+            return self.maps
+        assert self.query is not None and self.key is not None
+        return (self.query @ self.key.transpose(-2, -1)).softmax(-1)
+
+    @property
+    def patches(self) -> Tensor:
+        """Tokens with a place only, ``(B, G, h, N, N)``; rows sum to less than 1 if there are prefix tokens."""
+        start = self.shape.prefix
+        patches: Tensor = self.weights[..., start:, start:].unflatten(0, (-1, self.shape.windows))
+        return patches
+
+    def read(self, price: Price, *, heads: Heads = "averaged", extremes: bool = False) -> Reading:
+        """Costs, mean distance and, if asked for, the smallest and largest weight."""
+        if self.maps is None:
+            return self._read_blocked(price, heads, extremes)
+        maps = self._patch_maps(heads)  # B, G, 1 or h, N, N
+        distances = masked(manhattan(self.coords, self.coords), self.visible)  # 1 or B, G, N, N
+        prices = masked(price(slice(None), distances), self.visible)
+        cost = (maps * prices[:, :, None]).sum((1, 3, 4))
+        total = prices.sum((1, 2, 3))
+        distance = mean_distance(maps.detach(), distances[:, :, None], self.visible)
+        if not extremes:
+            return Reading(cost, total, distance)
+        flat = maps.transpose(1, 2).flatten(2)  # B, 1 or h, pairs
+        hidden = None if self.visible is None else ~self.visible.flatten()
+        with torch.no_grad():
+            low = (flat if hidden is None else flat.masked_fill(hidden, torch.inf)).argmin(-1, keepdim=True)
+            high = (flat if hidden is None else flat.masked_fill(hidden, -torch.inf)).argmax(-1, keepdim=True)
+        return Reading(cost, total, distance, flat.gather(-1, low)[..., 0], flat.gather(-1, high)[..., 0])
+
+    def _patch_maps(self, heads: Heads) -> Tensor:
+        """Tokens with a place, in full precision: ``(B, G, 1 or h, N, N)``."""
+        assert self.maps is not None
+        maps = self.maps.mean(1, keepdim=True) if heads == "averaged" else self.maps
+        maps = maps.to(torch.promote_types(maps.dtype, torch.float32))[..., self.shape.prefix :, self.shape.prefix :]
+        patches: Tensor = maps.unflatten(0, (-1, self.shape.windows))
+        return patches
+
+    def _read_blocked(self, price: Price, heads: Heads, extremes: bool) -> Reading:
+        assert self.query is not None and self.key is not None
+        found = blocked_costs(
+            self.query, self.key, self.coords[:, 0], price, prefix=self.shape.prefix, each=heads == "each",
+            extremes=extremes,
+        )  # fmt: skip
+        if not extremes:
+            return Reading(found.cost, found.price, found.distance)
+        low, high = (
+            pair_weights(self.query, self.key, index, prefix=self.shape.prefix)
+            for index in (found.lowest, found.highest)
+        )
+        return Reading(found.cost, found.price, found.distance, low, high)
+
+
+def masked(values: Tensor, visible: Tensor | None) -> Tensor:
+    """Zero for pairs that cannot see each other."""
+    return values if visible is None else values * visible
+
+
+def mean_distance(maps: Tensor, distances: Tensor, visible: Tensor | None = None) -> Tensor:
+    """Mean distance of attention, over rows that are normalised to the pairs which see each other.
+
+    Args:
+        maps: ``(..., G, k, N, N)``.
+        distances: broadcastable to it; 0 where a pair is not visible.
+        visible: ``(G, N, N)``.
+    """
+    reach = (maps * distances).sum(-1)
+    mass = (maps if visible is None else maps * visible[:, None]).sum(-1)
+    rows = mass > 0  # a row of padding has none
+    return torch.where(rows, reach / mass.clamp(min=1e-30), 0).sum() / rows.sum()
+
+
+def uniform_distance(coords: Tensor, visible: Tensor | None = None) -> float:
+    """`mean_distance` of attention that is spread evenly: coords ``(G, N, 2)``."""
+    distances = masked(manhattan(coords, coords), visible)[:, None]
+    return float(mean_distance(torch.ones_like(distances), distances, visible))

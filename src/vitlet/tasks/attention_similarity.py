@@ -1,0 +1,157 @@
+"""A price on attending to patches that look different.
+
+Mormille: vision transformers with inductive bias introduced through self-attention regularization (ARViT). The
+attention of a layer is weighed by how far apart the Gram matrices of two patches of the image are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitlet.attention import AttentionMap, AttentionShape, Heads
+from vitlet.errors import VitletError
+from vitlet.features import Features, Shapes
+from vitlet.geometry import grid_coords
+from vitlet.regularize import Layers, Reduction, layer_cost, regularize
+from vitlet.tasks.task import Task, TaskResult
+
+BEST_DEPTH = 5 / 6
+"""The paper's best layer on three of five datasets is the 5th of 6."""
+
+SMALL_POWER = 0.1
+"""The exponent of the released code's distance between Gram matrices."""
+THRESHOLD = 0.17
+"""Differences below this share of an image's largest are rewarded there."""
+ROWS = 256
+"""Rows at a time when the largest difference is looked for."""
+
+REDUCTIONS: dict[str, Reduction] = {"paper": "mean", "reference": "log"}
+
+
+@torch.no_grad()
+def gram_matrices(images: Tensor, height: int, width: int, region: int = 1) -> Tensor:
+    """Gram matrix of the pixels under each token: ``(B, H*W, C*C)``.
+
+    The matrix of a patch of p x p pixels is ``F F^T / (C p p)``, a mean over pixels; so that of a larger region is the
+    mean over its patches.
+
+    Args:
+        images: ``(B, C, height, width)`` of pixels.
+        height, width: H and W, the token grid.
+        region: tokens along the side of a region; all tokens of a region get its matrix.
+    """
+    with torch.autocast(images.device.type, enabled=False):
+        images = images.to(torch.promote_types(images.dtype, torch.float32))
+        products = (images[:, :, None] * images[:, None]).flatten(1, 2) / images.shape[1]  # B, C*C, pixels
+        grams = F.adaptive_avg_pool2d(products, (height, width))
+        if region > 1:
+            grams = F.avg_pool2d(grams, region, ceil_mode=True)
+            grams = grams.repeat_interleave(region, 2).repeat_interleave(region, 3)[:, :, :height, :width]
+    return grams.flatten(2).transpose(1, 2)
+
+
+class GramPrice:
+    """Prices of pairs from the Gram matrices ``(B, G, N, C*C)`` of their tokens, of some rows or of all."""
+
+    def __init__(self, grams: Tensor, preset: str) -> None:
+        self.grams, self.preset = grams, preset
+        self.largest: Tensor | None = None
+
+    @torch.no_grad()
+    def __call__(self, rows: slice, distances: Tensor) -> Tensor:
+        """Prices ``(B, G, R, N)``; where the tokens are does not matter."""
+        with torch.autocast(self.grams.device.type, enabled=False):
+            if self.preset == "paper":
+                return self._differences(rows, 2.0).square_().div_(self.grams.shape[-1])  # mean squared error
+            found = self._differences(rows, SMALL_POWER)
+            if self.largest is None:
+                starts = range(0, self.grams.shape[2], ROWS)
+                parts = [found] if rows == slice(None) else [
+                    self._differences(slice(start, start + ROWS), SMALL_POWER) for start in starts
+                ]  # fmt: skip
+                largest = torch.stack([part.amax((1, 2, 3), keepdim=True) for part in parts]).amax(0)
+                self.largest = largest.clamp(min=torch.finfo(largest.dtype).tiny)
+            return found / self.largest - THRESHOLD
+
+    def _differences(self, rows: slice, power: float) -> Tensor:
+        return torch.cdist(self.grams[:, :, rows], self.grams, p=power, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def attention_similarity_loss(
+    maps: Tensor,
+    images: Tensor,
+    size: tuple[int, int],
+    *,
+    preset: Literal["paper", "reference"] = "paper",
+    heads: Heads = "averaged",
+    region: int = 1,
+) -> Tensor:
+    """The loss of attention maps ``(B, h, N, N)`` over a grid of ``size`` rows and columns, on these images."""
+    shape = AttentionShape(maps.shape[1], *size, prefix=0, windows=1, tokens=maps.shape[-1], uniform_distance=0.0)
+    attention = AttentionMap(shape, grid_coords(*size, device=maps.device)[None, None], maps=maps)
+    price = GramPrice(gram_matrices(images, *size, region)[:, None], preset)
+    reading = attention.read(price, heads=heads, extremes=REDUCTIONS[preset] == "log")
+    return layer_cost(reading, shape, REDUCTIONS[preset])
+
+
+class AttentionSimilarity(Task):
+    """Make attention costly between patches that look different.
+
+    Args:
+        preset: paper: mean squared error between Gram matrices, summed over the map; reference: as the authors'
+            released code has it, a distance of power 0.1 less a threshold, on maps stretched to 0 to 1, and the
+            logarithm of the sum.
+        layers: which attention layers, counted from 1: 5, or 4,5, or -1 for the last, or all; auto: the 5th of 6,
+            the paper's best, or as deep.
+        region: side, in tokens, of the regions whose Gram matrices are compared.
+        heads: averaged: of the average over heads, or each head's own (the same unless maps are stretched).
+    """
+
+    name = "attention-similarity"
+
+    def __init__(
+        self,
+        *,
+        preset: Literal["paper", "reference"] = "paper",
+        layers: str = "auto",
+        region: int = 1,
+        heads: Literal["averaged", "each"] = "averaged",
+    ) -> None:
+        super().__init__()
+        if region < 1:
+            raise VitletError(f"attention-similarity needs regions of at least 1 token a side, found {region}.")
+        self.preset, self.region = preset, region
+        self.heads: Heads = heads
+        self.chosen = Layers(str(layers), BEST_DEPTH, self.name)
+        self.needs = self.chosen.needs
+        self.layers: tuple[int, ...] = ()
+
+    def build(self, shapes: Shapes) -> None:
+        self.layers = self.chosen.resolve(shapes.attention)
+        self.needs = type(self.needs)(attention=self.layers)
+        for index in self.layers:
+            height, width = shapes.attention[index].height, shapes.attention[index].width
+            if self.region >= max(height, width):
+                raise VitletError(
+                    f"attention-similarity has regions of {self.region} tokens a side, but layer {index + 1} has a grid"
+                    f" of {height}x{width}: there would be one region. Use a smaller region."
+                )
+
+    def forward(self, features: Features) -> TaskResult:
+        if self.region > 1 and features.last.coords.shape[0] != 1:
+            raise VitletError(
+                "regions join neighbouring patches: found a view that moves them. Use region 1 with this view."
+            )
+
+        def price(attention: AttentionMap) -> Callable[[slice, Tensor], Tensor]:
+            grams = gram_matrices(features.images, attention.shape.height, attention.shape.width, self.region)
+            return GramPrice(grams[:, None] if attention.cells is None else grams[:, attention.cells], self.preset)
+
+        reduction = REDUCTIONS[self.preset]
+        loss, metrics = regularize(features, self.layers, price, heads=self.heads, reduction=reduction)
+        return TaskResult(loss, metrics)

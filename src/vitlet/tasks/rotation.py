@@ -1,0 +1,97 @@
+"""Rotation: which way up was this image?
+
+Gidaris, Singh, Komodakis: "Unsupervised Representation Learning by Predicting Image Rotations", ICLR 2018; the
+pre-training of ARViT. The view turns each image by quarters; what is asked is by how many, which the coordinates tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitlet.errors import VitletError
+from vitlet.features import Features, Grid, Shapes
+from vitlet.rotated import Rotated
+from vitlet.tasks.task import Task, TaskResult
+
+CHANCE = 0.25
+AT_CHANCE = 0.3
+"""An accuracy below this counts as nothing learned."""
+
+
+def quarter_turns(coords: Tensor, side: int) -> Tensor:
+    """Quarters by which images were turned counter-clockwise: ``(B,)``, from where their first and last tokens were.
+
+    Args:
+        coords: ``(B, N, 2)`` of a grid of ``side x side`` tokens.
+    """
+    largest = side - 1
+    # The first token of an image that is turned by 0, 1, 2, 3 quarters, and the last one.
+    first = coords.new_tensor([[0, 0], [0, largest], [largest, largest], [largest, 0]])
+    ends = torch.stack([first, largest - first], dim=1)  # 4 turns, 2 ends, 2 axes
+    return (coords[:, None, [0, -1]] == ends).all(-1).all(-1).int().argmax(1)
+
+
+def rotation_loss(logits: Tensor, turns: Tensor) -> Tensor:
+    """Cross-entropy of logits ``(B, 4)`` against quarter turns ``(B,)``."""
+    return F.cross_entropy(logits.float(), turns)
+
+
+class Rotation(Task):
+    """Tell by how many quarters an image was turned.
+
+    Args:
+        head: mean: a linear layer on the mean over tokens; tokens: on all of them, as the paper of ARViT has it.
+        tap: tokens before or after the final norm.
+    """
+
+    name = "rotation"
+    suggested_view = Rotated()
+
+    def __init__(
+        self,
+        *,
+        head: Literal["mean", "tokens"] = "mean",
+        tap: Literal["before_norm", "after_norm"] = "before_norm",
+    ) -> None:
+        super().__init__()
+        self.kind, self.tap = head, tap
+        self.needs = type(self.needs)(after_norm=tap == "after_norm")
+        self.norm: nn.Module = nn.Identity()
+        self.head: nn.Module = nn.Identity()
+
+    def build(self, shapes: Shapes) -> None:
+        shape = shapes.tapped(self.tap)
+        if shape.height != shape.width:
+            raise VitletError(
+                f"rotation needs square images: found a grid of {shape.height}x{shape.width} tokens, which a quarter"
+                " turn would change. Use a square --img-size."
+            )
+        tokens = shape.height * shape.width if self.kind == "tokens" else 1
+        self.norm = nn.LayerNorm(shape.channels) if self.tap == "before_norm" else nn.Identity()
+        self.head = nn.Linear(tokens * shape.channels, 4)
+
+    def forward(self, features: Features) -> TaskResult:
+        grid: Grid = features.tapped(self.tap)
+        if len(grid.coords) != len(grid.tokens):
+            raise VitletError(
+                "rotation asks by how much each image was turned: found a view that turns none. Give its term the view"
+                " vitlet.Rotated()."
+            )
+        turns = quarter_turns(grid.coords, grid.shape.height)
+        tokens = self.norm(grid.sequence())  # B, N, C
+        logits = self.head(tokens.mean(1) if self.kind == "mean" else tokens.flatten(1))
+        accuracy = (logits.detach().argmax(1) == turns).float().mean()
+        return TaskResult(rotation_loss(logits, turns), {"accuracy": accuracy, "chance": CHANCE})
+
+    def verdict(self, metrics: Mapping[str, float]) -> str | None:
+        if metrics["accuracy"] > AT_CHANCE:
+            return None
+        return (
+            f"was not learned: {metrics['accuracy']:.0%} right where guessing gives 25 %. Train longer, or check that"
+            " the images have an upright position."
+        )
