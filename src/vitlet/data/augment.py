@@ -21,6 +21,9 @@ from vitlet.data.randomness import mix_seed
 
 Crop = Literal["resized", "padded", "none"]
 
+SMALL_SIDE = 64
+"""Up to this many pixels a side, images of one size are cropped together; above, one by one and antialiased."""
+
 CROP_KEYS = 4  # area, aspect, top, left
 ERASE_KEYS = 6  # whether, area, aspect, top, left, seed of the noise
 
@@ -76,25 +79,25 @@ class Augment:
         crop, flip, rand, jitter, erase = keys.split(self.parts, dim=1)
         pixels = self._crop(images, crop, flip[:, 0] < self.recipe.hflip)
         if self.recipe.rand:
-            pixels = self.recipe.rand(pixels, rand)
+            pixels = self.recipe.rand(pixels.float(), rand)
         if self.recipe.color_jitter:
-            pixels = _jitter(pixels, 1 + self.recipe.color_jitter * (2 * jitter - 1))
+            pixels = _jitter(pixels.float(), 1 + self.recipe.color_jitter * (2 * jitter - 1))
         batch = self.preprocess.normalize(pixels)
         if self.recipe.reprob:
             _erase(batch, erase, self.recipe.reprob)
         return batch
 
     def _crop(self, images: list[Tensor] | Tensor, keys: Tensor, flips: Tensor) -> Tensor:
-        """Float ``(B, C, *size)`` in 0..255, whole-valued."""
+        """uint8 ``(B, C, *size)``."""
         if self.recipe.crop != "resized":
             stacked = images if isinstance(images, Tensor) else torch.stack(images)
             padding = self.recipe.padding if self.recipe.crop == "padded" else 0
-            return shifted(stacked, padding, keys[:, 2:4], flips).float()
+            return shifted(stacked, padding, keys[:, 2:4], flips)
         boxes = self.boxes(keys)
-        if isinstance(images, Tensor):
+        if isinstance(images, Tensor) and max(self.preprocess.size) <= SMALL_SIDE:
             return self._resample(images, boxes, flips)
-        cropped = torch.stack([self._resized(image, box) for image, box in zip(images, boxes, strict=True)])
-        return torch.where(flips[:, None, None, None], cropped.flip(-1), cropped).float()
+        choices = zip(images, boxes, flips.tolist(), strict=True)
+        return torch.stack([self._resized(image, box, flip) for image, box, flip in choices])
 
     def boxes(self, keys: Tensor) -> Tensor:
         """Top, left, height and width of random crops as shares of the image: ``(B, 4)``."""
@@ -111,16 +114,16 @@ class Augment:
         theta[:, 0, 2], theta[:, 1, 2] = middle[:, 1], middle[:, 0]
         places = F.affine_grid(theta, [len(images), 1, *self.preprocess.size], align_corners=False)
         pixels = F.grid_sample(images.float(), places, mode="bicubic", padding_mode="reflection", align_corners=False)
-        return pixels.clamp(0, 255).round()
+        return pixels.clamp_(0, 255).round_().byte()
 
-    def _resized(self, image: Tensor, box: Tensor) -> Tensor:
+    def _resized(self, image: Tensor, box: Tensor, flip: bool) -> Tensor:
         """One image of any size: bicubic, antialiased."""
         height, width = image.shape[1:]
         top, left, rows, columns = (box * torch.tensor([height, width, height, width])).round().int().tolist()
         place = (min(top, height - 1), min(left, width - 1), max(1, rows), max(1, columns))
         size = list(self.preprocess.size)
         cropped: Tensor = V.resized_crop(image, *place, size, interpolation=InterpolationMode.BICUBIC, antialias=True)
-        return cropped
+        return cropped.flip(-1) if flip else cropped
 
 
 def shifted(images: Tensor, padding: int, keys: Tensor, flips: Tensor) -> Tensor:

@@ -37,5 +37,5 @@ def _mix(mixed: Numbers, part: Numbers) -> Numbers:
     with np.errstate(over="ignore"):
         mixed = (mixed ^ (part + np.uint64(_GAMMA))) * np.uint64(_FIRST)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(_SECOND)
-        mixed = mixed ^ (mixed >> np.uint64(31))
-    return mixed
+        last: Numbers = mixed ^ (mixed >> np.uint64(31))
+    return last

@@ -1,0 +1,52 @@
+"""What the benchmarks share: CPU time of one run, and a report that says where it was measured."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import timm
+import torch
+
+
+def cpu_ms(run: Callable[[], object]) -> float:
+    """CPU time of one run, in milliseconds."""
+    start = time.process_time()
+    run()
+    return 1000 * (time.process_time() - start)
+
+
+def processor() -> str:
+    """The processor's name, where the system tells."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+class Report:
+    """Lines that are printed as they come, and written to a file at the end if one was asked for."""
+
+    def __init__(self, title: str, docstring: str | None, output: Path | None) -> None:
+        self.output = output
+        self.lines: list[str] = []
+        place = (
+            f"`{' '.join(['python', *sys.argv])}`, {datetime.date.today()}; {processor()},"
+            f" {torch.backends.cpu.get_cpu_capability()}, one thread; torch {torch.__version__}, timm {timm.__version__}."
+        )
+        self.add([f"# {title}", "", place, "", *(docstring or "").strip().splitlines()[2:]])
+
+    def add(self, lines: Iterable[str]) -> None:
+        """Print these lines, and keep them."""
+        for line in lines:
+            self.lines.append(line)
+            print(line, flush=True)
+
+    def close(self) -> None:
+        """Write the file."""
+        if self.output:
+            self.output.write_text("\n".join(self.lines) + "\n")
