@@ -28,6 +28,7 @@ models: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/drloc.py
+	$(BIN)/python benchmarks/relvit.py
 
 $(INSTALLED): requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv

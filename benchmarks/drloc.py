@@ -8,10 +8,7 @@ One thread, CPU time, all three interleaved in rounds; each figure is the least 
 from __future__ import annotations
 
 import argparse
-import datetime
-import platform
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +19,7 @@ from typing import Literal
 import timm
 import torch
 import torch.nn.functional as F
+from timing import Report, cpu_ms
 from timm.models.swin_transformer import SwinTransformer
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
@@ -144,46 +142,21 @@ def measure(case: Case) -> Cost:
     return Cost(case, str(last.shape), *(min(figures) for figures in zip(*rounds[1:], strict=True)))
 
 
-def cpu_ms(run: Callable[[], None]) -> float:
-    """CPU time of one run, in milliseconds."""
-    start = time.process_time()
-    run()
-    return 1000 * (time.process_time() - start)
-
-
-def processor() -> str:
-    """The processor's name, where the system tells."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
-
-
 def main() -> int:
     """Print the table; 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description="Cost of DRLoc (l1, 64 pairs, hidden 512) beside the training step.")
     parser.add_argument("--output", type=Path, help="also write the report to this file")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    report = [
-        "# What DRLoc adds to a training step",
-        "",
-        f"`{' '.join(['python', *sys.argv])}`, {datetime.date.today()}; {processor()},"
-        f" {torch.backends.cpu.get_cpu_capability()}, one thread; torch {torch.__version__}, timm {timm.__version__}.",
-        "",
-        *(__doc__ or "").strip().splitlines()[2:],
-        "",
-        HEADER,
-    ]
-    print("\n".join(report), flush=True)
-    costs = []
+    report = Report("What DRLoc adds to a training step", __doc__, args.output)
+    report.add(["", HEADER])
+    missed = False
     for case in CASES:
-        costs.append(measure(case))
-        report.append(costs[-1].row())
-        print(report[-1], flush=True)
-    if args.output:
-        args.output.write_text("\n".join(report) + "\n")
-    return int(any(cost.misses for cost in costs))
+        cost = measure(case)
+        missed |= bool(cost.misses)
+        report.add([cost.row()])
+    report.close()
+    return int(missed)
 
 
 if __name__ == "__main__":

@@ -34,9 +34,10 @@ class Report:
     def __init__(self, title: str, docstring: str | None, output: Path | None) -> None:
         self.output = output
         self.lines: list[str] = []
+        machine = f"{processor()}, {torch.backends.cpu.get_cpu_capability()}, one thread"
         place = (
-            f"`{' '.join(['python', *sys.argv])}`, {datetime.date.today()}; {processor()},"
-            f" {torch.backends.cpu.get_cpu_capability()}, one thread; torch {torch.__version__}, timm {timm.__version__}."
+            f"`{' '.join(['python', *sys.argv])}`, {datetime.date.today()}; {machine};"
+            f" torch {torch.__version__}, timm {timm.__version__}."
         )
         self.add([f"# {title}", "", place, "", *(docstring or "").strip().splitlines()[2:]])
 

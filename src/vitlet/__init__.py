@@ -19,25 +19,41 @@ if TYPE_CHECKING:
     from vitlet.objective import Objective as Objective
     from vitlet.objective import Outcome as Outcome
     from vitlet.objective import Term as Term
+    from vitlet.patch_augment import PatchAugment as PatchAugment
     from vitlet.rotated import Rotated as Rotated
     from vitlet.schedules import Ramp as Ramp
+    from vitlet.tasks.angle import Angle as Angle
     from vitlet.tasks.attention_distance import AttentionDistance as AttentionDistance
     from vitlet.tasks.attention_similarity import AttentionSimilarity as AttentionSimilarity
+    from vitlet.tasks.distance import Distance as Distance
     from vitlet.tasks.drloc import DRLoc as DRLoc
+    from vitlet.tasks.position import Position as Position
     from vitlet.tasks.rotation import Rotation as Rotation
+    from vitlet.tasks.sprel import SpatialRelations as SpatialRelations
     from vitlet.timm_task import TimmTrainingTask as TimmTrainingTask
+    from vitlet.view_kinds import MegaPatches as MegaPatches
+    from vitlet.view_kinds import ShuffledPatches as ShuffledPatches
+    from vitlet.views import Chain as Chain
 
 _HOME = {
+    "Angle": "vitlet.tasks.angle",
     "AttentionDistance": "vitlet.tasks.attention_distance",
     "AttentionSimilarity": "vitlet.tasks.attention_similarity",
+    "Chain": "vitlet.views",
     "DRLoc": "vitlet.tasks.drloc",
+    "Distance": "vitlet.tasks.distance",
     "LayerBackbone": "vitlet.backbone",
+    "MegaPatches": "vitlet.view_kinds",
     "Objective": "vitlet.objective",
     "Outcome": "vitlet.objective",
+    "PatchAugment": "vitlet.patch_augment",
+    "Position": "vitlet.tasks.position",
     "Ramp": "vitlet.schedules",
     "Rotated": "vitlet.rotated",
     "Rotation": "vitlet.tasks.rotation",
     "RunConfig": "vitlet.config",
+    "ShuffledPatches": "vitlet.view_kinds",
+    "SpatialRelations": "vitlet.tasks.sprel",
     "Term": "vitlet.objective",
     "TimmBackbone": "vitlet.backbone",
     "TimmTrainingTask": "vitlet.timm_task",
