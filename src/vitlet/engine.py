@@ -20,6 +20,7 @@ from vitlet.data.augment import Augment
 from vitlet.data.images import Dataset
 from vitlet.data.loading import EpochOrder, TrainingSet, training_loader
 from vitlet.data.randomness import mix_seed
+from vitlet.data.shards import ShardBatches, ShardStream
 from vitlet.errors import VitletError, first_line
 from vitlet.evaluate import Scores, evaluate
 from vitlet.feeding import make_recipe
@@ -71,11 +72,7 @@ def _train(prepared: Prepared, run: RunFolder, title: str) -> RunResult:
     optimizer = make_optimizer(objective, config)
     autocast = make_autocast(config, device)
     scaler = torch.amp.GradScaler(device.type, enabled=config.amp and config.amp_dtype == "float16")
-    augment = Augment(make_recipe(config), prepared.preprocess)
-    training = TrainingSet(dataset.train, augment, channels=config.in_chans, seed=config.seed)
-    balanced = config.balance == "sampler"
-    order = EpochOrder(dataset.train.labels, batch_size=config.batch_size, seed=config.seed, balanced=balanced)
-    loader = training_loader(training, order, workers=config.workers or 0, device=str(device))
+    order, loader = _training_batches(prepared)
     val_loader = prepared.evaluation_loader(dataset.val) if dataset.val else None
     lr_at = WarmupCosine(config.lr, config.epochs, config.warmup_epochs or 0.0, end=min(config.min_lr, config.lr))
     mix = make_mix(config)
@@ -116,6 +113,22 @@ def _train(prepared: Prepared, run: RunFolder, title: str) -> RunResult:
             _save(run, prepared, optimizer, scaler, row)
             reporter.epoch(row)
     return _finish(prepared, run, autocast)
+
+
+def _training_batches(prepared: Prepared) -> tuple[EpochOrder | ShardBatches, Any]:
+    """What is to be told the epoch, and the batches themselves."""
+    config, images = prepared.config, prepared.dataset.train
+    augment = Augment(make_recipe(config), prepared.preprocess)
+    workers, device = config.workers or 0, str(prepared.device)
+    if isinstance(images, ShardStream):
+        classes = len(prepared.dataset.classes)
+        options = {"channels": config.in_chans, "batch_size": config.batch_size, "seed": config.seed}
+        batches = ShardBatches(images, augment, classes=classes, **options)
+        return batches, batches.loader(workers=workers, device=device)
+    balanced = config.balance == "sampler"
+    order = EpochOrder(images.labels, batch_size=config.batch_size, seed=config.seed, balanced=balanced)
+    training = TrainingSet(images, augment, channels=config.in_chans, seed=config.seed)
+    return order, training_loader(training, order, workers=workers, device=device)
 
 
 class _Means:

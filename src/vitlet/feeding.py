@@ -14,6 +14,7 @@ from vitlet.data.augment import Crop, Recipe
 from vitlet.data.images import Dataset, ImageSet
 from vitlet.data.preprocess import Preprocess
 from vitlet.data.randaugment import RandAugment
+from vitlet.data.shards import ShardStream
 from vitlet.data.sources import Request
 from vitlet.data.store import Fit, Shrink, Stored, Storing, default_cache_folder, keep_images
 from vitlet.errors import VitletError
@@ -88,7 +89,10 @@ def keep_splits(config: RunConfig, dataset: Dataset, preprocess: Preprocess) -> 
     storing = Storing(
         config.in_chans, folder if config.cache == "auto" else None, skip_unreadable=config.skip_unreadable
     )
-    train = _keep_training(dataset.train, make_recipe(config), preprocess, storing)
+    if isinstance(dataset.train, ShardStream):
+        train = Stored(dataset.train)
+    else:
+        train = _keep_training(dataset.train, make_recipe(config), preprocess, storing)
     stored = {"train": train}
     for split, images in dataset.splits().items():
         if split != "train":

@@ -12,6 +12,7 @@ import torch
 from vitlet.data.hub import is_saved_dataset, read_hub
 from vitlet.data.images import Arrays, Dataset, ImageSet
 from vitlet.data.named import OFFICIAL, load_named
+from vitlet.data.shards import is_shards, read_shards
 from vitlet.data.splits import fold, hold_out, keep, pick_classes
 from vitlet.data.tables import read_numpy, read_table
 from vitlet.data.trees import ArchiveTree, FolderTree, read_tree
@@ -98,6 +99,8 @@ def _open(request: Request, fewest_classes: int = 2) -> tuple[Dataset, dict[str,
         return digits(), {}
     if data.startswith("hf:"):
         return read_hub(data.removeprefix("hf:")), {}
+    if is_shards(data):
+        return read_shards(data), {}
     if data in OFFICIAL and not path.exists():
         root = Path(request.data_dir or "data")
         class_list = Path(request.class_list) if request.class_list else None

@@ -1,0 +1,230 @@
+"""WebDataset shards: training images streamed from tar files, for sets larger than a node's disk.
+
+A set of shards is a folder, or an http(s) address that ends in a slash, with tar files and an index ``shards.json``:
+``{"classes": [...], "splits": {"train": {"train-000000.tar": 1000, ...}, "val": {...}}}``. `write_shards` makes one.
+Each sample is an image file and a ``.cls`` file with its label, as the webdataset library reads them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from vitlet.data.augment import Augment
+from vitlet.data.decode import decode_image
+from vitlet.data.images import Dataset, ImageSet
+from vitlet.data.randomness import keyed_uniforms, mix_seed
+from vitlet.errors import VitletError, first_line
+
+INDEX = "shards.json"
+KINDS = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
+BUFFER = 2048
+"""Samples among which a stream is shuffled."""
+
+Sample = tuple[str, bytes, int]  # key, encoded image, label
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Encoded images in memory."""
+
+    samples: tuple[Sample, ...]
+    labels: tuple[int, ...]
+    one_size: bool = False
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def content(self, index: int) -> bytes:
+        return self.samples[index][1]
+
+    def image(self, index: int, channels: int) -> Tensor:
+        return decode_image(self.content(index), channels, name=self.name(index))
+
+    def name(self, index: int) -> str:
+        return self.samples[index][0]
+
+    def key(self, index: int) -> str:
+        return self.samples[index][0]
+
+
+@dataclass(frozen=True)
+class ShardStream:
+    """Training images that are only ever met one after another."""
+
+    source: str
+    urls: tuple[str, ...]
+    count: int
+    one_size: bool = False
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def labels(self) -> Sequence[int]:
+        """Not known before they were all read."""
+        raise VitletError(
+            f"{self.source} is a stream of shards, whose labels are not known beforehand: fractions, folds, balanced"
+            " classes and a held-out validation part cannot be had. Give val shards, and leave those settings out."
+        )
+
+    def image(self, index: int, channels: int) -> Tensor:
+        raise VitletError(f"{self.source} is a stream of shards: its images have no number.")
+
+    def content(self, index: int) -> bytes:
+        raise VitletError(f"{self.source} is a stream of shards: its images have no number.")
+
+    def name(self, index: int) -> str:
+        return f"{self.source}, sample {index}"
+
+    def key(self, index: int) -> str:
+        return str(index)
+
+
+def is_shards(data: str) -> bool:
+    """Whether this is a folder or an address with an index of shards."""
+    return data.startswith(("http://", "https://")) or (Path(data) / INDEX).is_file()
+
+
+def read_shards(data: str) -> Dataset:
+    """The splits of a set of shards: training images as a stream, the others in memory."""
+    remote = data.startswith(("http://", "https://"))
+    if remote and not re.fullmatch(r"https?://[\w.:-]+/[\w./%+~-]*/", data):
+        raise VitletError(f"{data} is not an address of shards: plain letters, digits and ./_-%+~, ending in a slash.")
+    try:
+        text = urlopen(data + INDEX, timeout=30).read() if remote else (Path(data) / INDEX).read_bytes()
+        index = json.loads(text)
+        classes = tuple(str(name) for name in index["classes"])
+        splits = {str(split): {str(n): int(c) for n, c in files.items()} for split, files in index["splits"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise VitletError(f"cannot read the index {INDEX} of {data}: {first_line(problem)}.") from problem
+    for name in (name for files in splits.values() for name in files):
+        if not re.fullmatch(r"[\w-][\w.-]*\.tar", name):
+            raise VitletError(f"{data}{INDEX} names the shard {name!r}; a plain name that ends in .tar is needed.")
+    if "train" not in splits or len(classes) < 2:
+        raise VitletError(f"{data}{INDEX} needs train shards and at least two classes.")
+    base = data if remote else f"{Path(data).resolve()}/"
+    urls = {split: tuple(base + name for name in files) for split, files in splits.items()}
+    sets: dict[str, ImageSet] = {"train": ShardStream(data, urls["train"], sum(splits["train"].values()))}
+    for split in ("val", "test"):
+        if split in urls:
+            samples = tuple(stream(urls[split], len(classes)))
+            sets[split] = Encoded(samples, tuple(label for _, _, label in samples))
+    note = f"{len(urls['train'])} shards of {data}, streamed"
+    return Dataset(classes, sets["train"], sets.get("val"), sets.get("test"), note)
+
+
+def stream(urls: Sequence[str], classes: int) -> Iterator[Sample]:
+    """All samples of these shards, in order."""
+    try:
+        import webdataset
+    except ImportError:
+        raise VitletError("streaming shards needs an extra: pip install 'vitlet[shards]'.") from None
+    everything = webdataset.WebDataset(
+        list(urls), shardshuffle=False, nodesplitter=_all_of_them, workersplitter=_all_of_them, empty_check=False
+    )
+    try:
+        for sample in everything:
+            kind = next((kind for kind in KINDS if kind in sample), None)
+            if kind is None or "cls" not in sample:
+                raise VitletError(
+                    f"the sample {sample['__key__']} of {sample['__url__']} needs an image and a .cls file."
+                )
+            label = int(sample["cls"])
+            if not 0 <= label < classes:
+                raise VitletError(f"the sample {sample['__key__']} has the label {label}; there are {classes} classes.")
+            yield str(sample["__key__"]), sample[kind], label
+    except (OSError, ValueError, EOFError) as problem:
+        raise VitletError(f"cannot read the shards {urls[0]} ...: {first_line(problem)}.") from problem
+
+
+def _all_of_them(sources: Any) -> Any:
+    return sources
+
+
+class ShardBatches(IterableDataset[Any]):
+    """Augmented batches of a stream; set ``epoch`` before iterating.
+
+    The order is a function of (seed, epoch, number of workers), the augmentation of (seed, epoch, the sample's key).
+    """
+
+    def __init__(
+        self, stream: ShardStream, augment: Augment, *, classes: int, channels: int, batch_size: int, seed: int
+    ) -> None:
+        self.stream, self.augment, self.classes, self.channels = stream, augment, classes, channels
+        self.batch_size, self.seed, self.epoch = min(batch_size, len(stream)), seed, 0
+
+    def __len__(self) -> int:
+        return len(self.stream) // self.batch_size
+
+    def loader(self, *, workers: int, device: str) -> DataLoader[Any]:
+        """Batches by this many processes, each with shards of its own."""
+        return DataLoader(self, batch_size=None, num_workers=workers, pin_memory=device.startswith("cuda"))
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        worker = get_worker_info()
+        number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
+        generator = torch.Generator().manual_seed(mix_seed(self.seed, self.epoch))
+        order = torch.randperm(len(self.stream.urls), generator=generator).tolist()
+        mine = [self.stream.urls[index] for index in order[number::workers]]
+        share = len(self) // workers + (number < len(self) % workers)
+        batch: list[Sample] = []
+        for sample in self._shuffled(mine, number):
+            batch.append(sample)
+            if len(batch) == self.batch_size:
+                if share == 0:
+                    return
+                share -= 1
+                yield self._augmented(batch)
+                batch = []
+
+    def _shuffled(self, urls: Sequence[str], worker: int) -> Iterator[Sample]:
+        if not urls:
+            return
+        generator = torch.Generator().manual_seed(mix_seed(self.seed, self.epoch, worker))
+        buffer: list[Sample] = []
+        for sample in stream(urls, self.classes):
+            buffer.append(sample)
+            if len(buffer) >= BUFFER:
+                yield buffer.pop(int(torch.randint(len(buffer), (), generator=generator)))
+        for place in torch.randperm(len(buffer), generator=generator).tolist():
+            yield buffer[place]
+
+    def _augmented(self, batch: Sequence[Sample]) -> tuple[Tensor, Tensor]:
+        images = [decode_image(content, self.channels, name=key) for key, content, _ in batch]
+        numbers = [int.from_bytes(hashlib.blake2b(key.encode(), digest_size=7).digest(), "big") for key, _, _ in batch]
+        keys = keyed_uniforms(self.augment.keys, self.seed, [self.epoch] * len(batch), numbers)
+        if self.augment.recipe.crop != "resized":
+            images = [self.augment.preprocess.pixels(image) for image in images]
+        return self.augment(images, keys), torch.tensor([label for _, _, label in batch])
+
+
+def write_shards(dataset: Dataset, folder: Path, *, per_shard: int = 1000) -> None:
+    """Write a dataset as shards with their index; the encoded images are copied as they are."""
+    import webdataset
+
+    folder.mkdir(parents=True, exist_ok=True)
+    splits: dict[str, dict[str, int]] = {}
+    for split, images in dataset.splits().items():
+        files = splits[split] = {}
+        for start in range(0, len(images), per_shard):
+            name = f"{split}-{start // per_shard:06d}.tar"
+            members = range(start, min(start + per_shard, len(images)))
+            with webdataset.TarWriter(str(folder / name)) as writer:
+                for index in members:
+                    kind = Path(images.name(index)).suffix.lstrip(".").lower() or "png"
+                    sample = {"__key__": f"{split}-{index:08d}", kind: images.content(index)}
+                    writer.write({**sample, "cls": str(images.labels[index])})
+            files[name] = len(members)
+    described = {"classes": list(dataset.classes), "splits": splits}
+    (folder / INDEX).write_text(json.dumps(described, ensure_ascii=False, indent=1), encoding="utf-8")
