@@ -70,6 +70,7 @@ def prepare(config: RunConfig, dataset: Dataset | None = None) -> Prepared:
         img_size=config.img_size,
         drop_path=config.drop_path,
         model_kwargs=config.model_kwargs,
+        pretrained=config.pretrained,
     )
     backbone = TimmBackbone(model, img_size=config.img_size, in_chans=config.in_chans)
     backbone.shapes()

@@ -10,7 +10,21 @@ from typing import Any
 import timm
 from torch import nn
 
-from vitlet.errors import VitletError, nearest
+from vitlet.errors import VitletError, first_line, nearest
+
+RESERVED = {
+    "pretrained",
+    "pretrained_cfg",
+    "pretrained_cfg_overlay",
+    "checkpoint_path",
+    "cache_dir",
+    "scriptable",
+    "num_classes",
+    "in_chans",
+    "img_size",
+    "drop_path_rate",
+}
+"""Arguments of timm that a settings file may not slip in among the network's own."""
 
 
 def build_model(
@@ -21,11 +35,16 @@ def build_model(
     img_size: tuple[int, int] | None = None,
     drop_path: float = 0.0,
     model_kwargs: Mapping[str, Any] | None = None,
+    pretrained: bool | Path = False,
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """A fresh timm model, and the arguments that make it again.
+    """A timm model, and the arguments that make it again.
 
-    Networks without a fixed image size take any: for them ``img_size`` is left out.
+    Networks without a fixed image size take any: for them ``img_size`` is left out. With ``pretrained`` (timm's weights
+    from the hub, or a file of them) the classifier is fresh, and timm adapts the stem to the number of channels.
     """
+    reserved = RESERVED & set(model_kwargs or {})
+    if reserved:
+        raise VitletError(f"model_kwargs cannot hold {sorted(reserved)[0]!r}: it has a setting of its own, or none.")
     if name not in timm.list_models():
         raise VitletError(
             f"unknown model {name!r}.{nearest(name, timm.list_models())} `vitlet models PATTERN` lists them."
@@ -35,20 +54,22 @@ def build_model(
         arguments["drop_path_rate"] = drop_path
     if img_size is not None:
         arguments["img_size"] = img_size
+    weights: dict[str, Any] = {"pretrained": bool(pretrained), "num_classes": num_classes}
+    if isinstance(pretrained, Path):
+        weights["pretrained_cfg_overlay"] = {"file": str(pretrained), "source": "file"}
     try:
         try:
-            model = timm.create_model(name, num_classes=num_classes, **arguments)
+            model = timm.create_model(name, **weights, **arguments)
         except TypeError as problem:
             if "'img_size'" not in str(problem):
                 raise
             del arguments["img_size"]
-            model = timm.create_model(name, num_classes=num_classes, **arguments)
+            model = timm.create_model(name, **weights, **arguments)
     except Exception as problem:  # timm's models complain in many types
-        shown = ", ".join(f"{key}={value}" for key, value in arguments.items())
-        reason = (str(problem).splitlines() or [type(problem).__name__])[0]
-        raise VitletError(
-            f"the model {name} cannot be built with {shown}: {reason or type(problem).__name__}."
-        ) from problem
+        shown = ", ".join(f"{key}={value}" for key, value in arguments.items()) + (
+            " and pretrained weights" * bool(pretrained)
+        )
+        raise VitletError(f"the model {name} cannot be built with {shown}: {first_line(problem)}.") from problem
     return model, arguments
 
 

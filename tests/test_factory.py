@@ -1,0 +1,47 @@
+"""Networks by name: built, refused, with pretrained weights and stems for other channels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+
+from vitlet.errors import VitletError
+from vitlet.models.factory import build_model, data_statistics
+
+
+@pytest.mark.parametrize("in_chans", [1, 3, 5])
+def test_pretrained_stems_are_adapted(in_chans: int, tmp_path: Path) -> None:
+    source = timm.create_model("resnet10t", num_classes=7)
+    save_file(source.state_dict(), tmp_path / "weights.safetensors")
+    model, _ = build_model("resnet10t", num_classes=4, in_chans=in_chans, pretrained=tmp_path / "weights.safetensors")
+    assert torch.equal(model.state_dict()["layer1.0.conv1.weight"], source.state_dict()["layer1.0.conv1.weight"])
+    assert model.fc.out_features == 4  # type: ignore[union-attr]
+    stem, original = model.state_dict()["conv1.0.weight"], source.state_dict()["conv1.0.weight"]
+    assert stem.shape[1] == in_chans
+    if in_chans == 1:
+        assert torch.allclose(stem, original.sum(1, keepdim=True), atol=1e-6)
+    elif in_chans == 5:
+        assert torch.allclose(stem[:, 3:], original[:, :2] * 3 / 5, atol=1e-6)
+
+
+def test_pretrained_weights_that_cannot_be_fetched() -> None:
+    with pytest.raises(VitletError, match=r"cannot be built with .* and pretrained weights"):
+        build_model("resnet10t", num_classes=4, pretrained=Path("absent.safetensors"))
+
+
+@pytest.mark.parametrize("key", ["checkpoint_path", "pretrained_cfg_overlay", "num_classes"])
+def test_settings_cannot_slip_in_files(key: str) -> None:
+    with pytest.raises(VitletError, match=f"cannot hold '{key}'"):
+        build_model("resnet10t", num_classes=4, model_kwargs={key: "x"})
+
+
+def test_statistics_follow_the_channels() -> None:
+    model, _ = build_model("resnet10t", num_classes=4)
+    mean, std = data_statistics(model, 3)
+    assert (len(mean), len(std)) == (3, 3)
+    grey, _ = data_statistics(model, 1)
+    assert grey == pytest.approx([sum(mean) / 3])
