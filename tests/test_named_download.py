@@ -242,15 +242,17 @@ def hostile(path: Path, kind: str) -> None:
             zipped.writestr(link, "/etc/passwd")
     else:
         with tarfile.open(path, "w:gz") as tar:
-            for name, type_ in (("good.png", tarfile.REGTYPE), ("bad", getattr(tarfile, kind))):
+            for name, type_ in (("good.png", tarfile.REGTYPE), ("bad", getattr(tarfile, kind, tarfile.REGTYPE))):
                 member = tarfile.TarInfo(name)
                 member.type, member.linkname = type_, "good.png"
+                if kind == "sparse" and name == "bad":
+                    member.pax_headers = {"GNU.sparse.map": "0,0", "GNU.sparse.size": "1000"}
                 tar.addfile(member)
 
 
 @pytest.mark.parametrize("suffix", [".tgz", ".zip"])
 @pytest.mark.parametrize(
-    "kind", ["parent", "inner", "absolute", "windows", "drive", "bomb", "SYMTYPE", "LNKTYPE", "FIFOTYPE"]
+    "kind", ["parent", "inner", "absolute", "windows", "drive", "bomb", "SYMTYPE", "LNKTYPE", "FIFOTYPE", "sparse"]
 )
 def test_hostile_archives_write_nothing(tmp_path: Path, suffix: str, kind: str) -> None:
     path = tmp_path / f"hostile{suffix}"

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 
 from vitlet.errors import VitletError
+
+_FOREIGN = re.compile(r"^[A-Za-z]:|[\\\0]")
+"""Drives and backslashes of Windows, and the end of a C string."""
 
 
 def read_lines(path: Path) -> list[str]:
@@ -50,7 +54,7 @@ def read_listed(home: Path, entries: Iterable[tuple[str, int]], source: Path) ->
         if known.get(file) is False:
             raise VitletError(f"{source} lists {name!r}, a link that leads out of {home}. Put the image itself there.")
         if file in known:
-            paths.append(home.joinpath(*folder, file))
+            paths.append(home / name)
             labels[name] = label
         else:
             absent.append(name)
@@ -58,15 +62,14 @@ def read_listed(home: Path, entries: Iterable[tuple[str, int]], source: Path) ->
 
 
 def _parts(name: str, source: Path) -> tuple[str, ...]:
-    """The parts of a relative path that stays where it is."""
-    path = PurePosixPath(name)
-    windows = PureWindowsPath(name)
-    if not path.parts or path.is_absolute() or windows.drive or windows.root or ".." in windows.parts or "\0" in name:
+    """The parts of a relative path that stays where it is, on any system."""
+    parts = tuple(part for part in name.split("/") if part not in ("", "."))
+    if not parts or ".." in parts or name.startswith("/") or _FOREIGN.search(name):
         raise VitletError(
             f"{source} lists {name!r}, which leads out of the data folder; relative paths inside it are needed."
             " Get the official list."
         )
-    return path.parts
+    return parts
 
 
 def _files(home: Path, folder: Path) -> dict[str, bool]:
