@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -39,13 +39,14 @@ def test_answers_at_once_without_torch(words: list[str], code: int, stream: str,
     )
     timed = []
     for _ in range(3):
-        started = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run([sys.executable, "-c", command, *words], capture_output=True, text=True, cwd=tmp_path)
-        timed.append(time.perf_counter() - started)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        timed.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
         assert done.returncode == code, done.stderr
         assert expected in getattr(done, stream)
         assert "Traceback" not in done.stderr
-    assert min(timed) < 0.5
+    assert min(timed) < 0.5  # of CPU time, so that a busy machine does not fail the test
     assert not list(tmp_path.iterdir())
 
 

@@ -6,14 +6,20 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vitlet import __version__
 from vitlet.errors import VitletError, nearest
 from vitlet.flags import Parser, add_run_flags, fail, run_settings
 
+if TYPE_CHECKING:
+    from vitlet.config import RunConfig
+
 USAGE = """usage: vitlet COMMAND ...
 
   vitlet train [DATA]          train a classifier; without DATA, a two-minute demo on handwritten digits
+  vitlet pretrain DATA         learn from images without labels; then: vitlet train DATA --init RUN
+  vitlet probe RUN [DATA]      how good a run's frozen features are: nearest neighbours and a linear classifier
   vitlet evaluate RUN [DATA]   accuracy of a run's best weights
   vitlet predict RUN IMAGE...  classes of images, as a table or JSON
   vitlet tasks                 the tasks that can be trained beside the labels, and their options
@@ -46,24 +52,75 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def train_command(words: list[str]) -> int:
     """``vitlet train``."""
-    parser = Parser(prog="vitlet train", description="Train a classifier on a folder of images.")
-    add_run_flags(parser)
-    namespace = parser.parse_all(words)
-    settings = run_settings(namespace)
-    if "resume" in settings and len(settings) > 1:
-        raise VitletError("--resume continues a run with its own settings; leave the other flags out.")
-    from vitlet.config import RunConfig
-
-    config = RunConfig.from_dict(settings, source="vitlet train")
+    config = _run_config("vitlet train", "Train a classifier on a folder of images.", words)
     if not words:
         from vitlet.demo import demo
 
         demo()
         return 0
+    return _run(config)
+
+
+def pretrain_command(words: list[str]) -> int:
+    """``vitlet pretrain``."""
+    about = "Learn from images without labels; by default from the tasks sprel and position."
+    config = _run_config("vitlet pretrain", about, words, pretrain=True)
+    if not words:
+        raise VitletError("vitlet pretrain needs DATA: a folder of images, with or without class folders.")
+    return _run(config)
+
+
+def _run_config(program: str, about: str, words: list[str], **fixed: bool) -> RunConfig:
+    """The settings that a command line gives."""
+    parser = Parser(prog=program, description=about)
+    add_run_flags(parser)
+    settings = run_settings(parser.parse_all(words))
+    if "resume" in settings and len(settings) > 1:
+        raise VitletError("--resume continues a run with its own settings; leave the other flags out.")
+    from vitlet.config import RunConfig
+
+    return RunConfig.from_dict({**settings, **fixed}, source=program)
+
+
+def _run(config: RunConfig) -> int:
+    """Train, and print the end."""
     from vitlet.engine import train
     from vitlet.summary import print_result
 
     print_result(train(config))
+    return 0
+
+
+def probe_command(words: list[str]) -> int:
+    """``vitlet probe``."""
+    parser = Parser(prog="vitlet probe", description="How good a run's frozen features are.")
+    parser.add_argument("run", metavar="RUN", help="run folder")
+    parser.add_argument("data", metavar="DATA", nargs="?", help="labelled images (default: the run's own data)")
+    parser.add_argument("--fractions", default="0.01,0.05,0.1,1", help="shares of the labels [0.01,0.05,0.1,1]")
+    parser.add_argument("-k", type=int, default=20, help="nearest neighbours [20]")
+    parser.add_argument("--per-class", type=int, help="use so many training images of each class")
+    parser.add_argument("--baselines", action="store_true", help="also random weights and raw pixels")
+    parser.add_argument("--seed", type=int, default=0, help="of the choice of labels [0]")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps [auto]")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    chosen = parser.parse_all(words)
+    from vitlet.probes import parse_fractions, probe
+    from vitlet.summary import print_probes
+
+    results = probe(
+        Path(chosen.run),
+        chosen.data,
+        fractions=parse_fractions(chosen.fractions),
+        neighbours=chosen.k,
+        per_class=chosen.per_class,
+        baselines=chosen.baselines,
+        seed=chosen.seed,
+        device=chosen.device,
+    )
+    if chosen.json:
+        print(json.dumps([result.to_dict() for result in results], indent=2))
+    else:
+        print_probes(results)
     return 0
 
 
@@ -142,6 +199,8 @@ def models_command(words: list[str]) -> int:
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train_command,
+    "pretrain": pretrain_command,
+    "probe": probe_command,
     "evaluate": evaluate_command,
     "predict": predict_command,
     "tasks": tasks_command,

@@ -105,6 +105,13 @@ class RunConfig:
     skip_unreadable: bool = _setting(False, "leave out files that cannot be read, and count them")
     model: str = _setting("vit_tiny_patch16_224", "timm model name, see `vitlet models`")
     model_kwargs: Mapping[str, Any] = _setting({}, "further arguments of the model, NAME=VALUE")
+    pretrain: bool = _setting(False, "learn from the tasks alone, without labels, as `vitlet pretrain` does")
+    positions: Literal["auto", "on", "off"] = _setting(
+        "auto", "positional embedding; auto: off in pre-training whose answers it would give away"
+    )
+    init: str | None = _setting(None, "start from this run's weights: all but the classifier and positions")
+    freeze: bool = _setting(False, "with init: train the classifier alone")
+    layer_decay: float | None = _setting(None, "learning rate falls by this factor with each layer from the classifier")
     pretrained: bool = _setting(False, "start from timm's pretrained weights (fetched from the hub)")
     img_size: ImageSize | None = _setting(None, "side of the images or HEIGHTxWIDTH (default: the model's)")
     in_chans: int = _setting(3, "channels of the images: 1 grey, 3 RGB, other numbers as the files have them")
@@ -307,6 +314,7 @@ def _check(config: RunConfig) -> None:
         "fraction",
         "color_jitter",
         "reprob",
+        "layer_decay",
     )
     for names, low, high, words in (
         (at_least_one, 1, None, "1 or more"),
@@ -322,6 +330,8 @@ def _check(config: RunConfig) -> None:
             raise VitletError(f"{name} is 0; it needs to be more.")
     if config.warmup_epochs is not None and config.warmup_epochs >= config.epochs:
         raise VitletError(f"warmup_epochs is {config.warmup_epochs:g}; it needs to be below epochs ({config.epochs}).")
+    if config.freeze and (config.pretrain or not (config.init or config.pretrained)):
+        raise VitletError("freeze trains the classifier alone, which needs learned weights: add --init RUN.")
     if config.class_weights is not None and config.balance != "weights":
         raise VitletError("class_weights are given, but balance is not 'weights'. Add --balance weights.")
     for name, task in config.tasks.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -22,13 +23,15 @@ from vitlet.data.loading import EpochOrder, TrainingSet, training_loader
 from vitlet.data.randomness import mix_seed
 from vitlet.data.shards import ShardBatches, ShardStream
 from vitlet.errors import VitletError, first_line
-from vitlet.evaluate import Scores, evaluate
+from vitlet.evaluate import Scores, evaluate, evaluate_tasks
 from vitlet.feeding import make_recipe
 from vitlet.objective import Objective, Outcome
 from vitlet.prepare import Prepared, make_autocast, make_mix, make_optimizer, prepare
 from vitlet.progress import Reporter
 from vitlet.runs import RunFolder, read_config
 from vitlet.schedules import WarmupCosine
+
+Autocast = Callable[[], AbstractContextManager[Any]]
 
 DWARFS = 3.0
 """A task whose weighted loss is, over the run, this many times the main loss is said to dwarf it."""
@@ -43,6 +46,7 @@ class RunResult:
     val: Scores | None
     test: Scores | None
     note: str
+    tasks: dict[str, float]
     warnings: tuple[str, ...]
 
 
@@ -84,15 +88,18 @@ def _train(prepared: Prepared, run: RunFolder, title: str) -> RunResult:
             started = time.monotonic()
             order.epoch = epoch
             objective.train()
+            if config.freeze:
+                prepared.model.eval()
             sums = _Means()
             for step, (images, labels) in enumerate(loader):
                 now = epoch + step / steps
                 torch.manual_seed(mix_seed(config.seed, epoch * steps + step))  # model and task randomness
-                images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+                images = images.to(device, non_blocking=True)
+                labels = None if config.pretrain else labels.to(device, non_blocking=True)
                 images, labels = mix(images, labels)
                 weights = objective.weights(now)
                 for group in optimizer.param_groups:
-                    group["lr"] = lr_at(now)
+                    group["lr"] = lr_at(now) * group.get("lr_scale", 1.0)
                 with autocast():
                     outcome: Outcome = objective(images, labels, weights)
                 _require_finite(outcome, epoch, step)
@@ -108,11 +115,22 @@ def _train(prepared: Prepared, run: RunFolder, title: str) -> RunResult:
             seconds = time.monotonic() - started
             row = {"epoch": epoch + 1, **sums.means(), "lr": lr_at(epoch)}
             if val_loader is not None:
-                row |= _prefixed("val", evaluate(prepared.model, val_loader, device=device, autocast=autocast))
+                row |= _validate(prepared, val_loader, epoch, autocast)
             row["images_per_second"] = len(order) * order.batch_size / seconds
             _save(run, prepared, optimizer, scaler, row)
             reporter.epoch(row)
     return _finish(prepared, run, autocast)
+
+
+def _validate(prepared: Prepared, loader: Any, epoch: int, autocast: Autocast) -> dict[str, float]:
+    """An epoch's validation numbers: of the classifier, or of the tasks in pre-training."""
+    if prepared.config.pretrain:
+        weights = prepared.objective.weights(epoch + 1)
+        objective = prepared.objective
+        found = evaluate_tasks(objective, loader, weights=weights, device=prepared.device, autocast=autocast)
+    else:
+        found = evaluate(prepared.model, loader, device=prepared.device, autocast=autocast).to_dict()
+    return {f"val/{name}": value for name, value in found.items()}
 
 
 def _training_batches(prepared: Prepared) -> tuple[EpochOrder | ShardBatches, Any]:
@@ -161,11 +179,16 @@ def _require_finite(outcome: Outcome, epoch: int, step: int) -> None:
         )
 
 
+def _score(row: Mapping[str, Any]) -> float:
+    """What the best epoch has most of: validation accuracy, or in pre-training the negative validation loss."""
+    return float(row.get("val/top1", -row.get("val/loss", math.inf)))
+
+
 def _save(run: RunFolder, prepared: Prepared, optimizer: Any, scaler: Any, row: dict[str, Any]) -> None:
     """An epoch's weights, the state to continue from, and its row, in that order."""
-    best = max((old["val/top1"] for old in run.rows() if "val/top1" in old), default=-1.0)
+    best = max((_score(old) for old in run.rows()), default=-math.inf)
     weights = {name: tensor.contiguous() for name, tensor in prepared.model.state_dict().items()}
-    folders = ["last", "best"] if row.get("val/top1", -1.0) > best else ["last"]
+    folders = ["last", "best"] if _score(row) > best else ["last"]
     for folder in folders:
         run.write_text(f"{folder}/config.json", prepared.description)
         run.write(f"{folder}/model.safetensors", lambda path: save_file(weights, path, metadata={"format": "pt"}))
@@ -194,20 +217,25 @@ def _restore(run: RunFolder, prepared: Prepared, optimizer: Any, scaler: Any) ->
     return int(state["epoch"])
 
 
-def _finish(prepared: Prepared, run: RunFolder, autocast: Callable[[], AbstractContextManager[Any]]) -> RunResult:
+def _finish(prepared: Prepared, run: RunFolder, autocast: Autocast) -> RunResult:
     """Test the best weights once, write the result, and say what deserves saying."""
     rows = run.rows()
     val, test = None, None
     best = rows[-1]  # without validation images the last epoch is the result
     if prepared.dataset.val is not None:
-        best = max(rows, key=lambda row: (row["val/top1"], -row["epoch"]))
+        best = max(rows, key=lambda row: (_score(row), -row["epoch"]))
+    if "val/top1" in best:
         val = Scores.from_dict({key.removeprefix("val/"): best[key] for key in best if key.startswith("val/")})
     if prepared.dataset.test is not None:
         folder = "last" if val is None else "best"
         prepared.model.load_state_dict(load_file(run.path / folder / "model.safetensors"))
         loader = prepared.evaluation_loader(prepared.dataset.test)
         test = evaluate(prepared.model, loader, device=prepared.device, autocast=autocast)
-    warnings = tuple(_warnings(prepared.objective, rows))
+    warnings = (*prepared.notes, *_warnings(prepared.objective, rows))
+    side = "val" if any(key.startswith("val/") and key.count("/") == 2 for key in rows[-1]) else "train"
+    tasks = {
+        k.removeprefix(f"{side}/"): v for k, v in rows[-1].items() if k.startswith(f"{side}/") and k.count("/") == 2
+    }
     result = {
         "best_epoch": best["epoch"],
         "val": val.to_dict() if val else None,
@@ -215,10 +243,11 @@ def _finish(prepared: Prepared, run: RunFolder, autocast: Callable[[], AbstractC
         "test_per_class": dict(zip(prepared.dataset.classes, test.per_class, strict=False)) if test else None,
         "classes": list(prepared.dataset.classes),
         "data": prepared.dataset.note,
+        "tasks": tasks,
         "warnings": list(warnings),
     }
     run.write_text("result.json", json.dumps(result, indent=2, ensure_ascii=False))
-    return RunResult(run.path, best["epoch"], val, test, prepared.dataset.note, warnings)
+    return RunResult(run.path, best["epoch"], val, test, prepared.dataset.note, tasks, warnings)
 
 
 def _warnings(objective: Objective, rows: list[dict[str, Any]]) -> list[str]:
@@ -232,14 +261,10 @@ def _warnings(objective: Objective, rows: list[dict[str, Any]]) -> list[str]:
         if verdict:
             found.append(f"{name} {verdict}")
         weighted = sum(row[f"weight/{name}"] * row[f"train/{name}"] for row in rows)
-        main = sum(row[f"train/{Objective.MAIN}"] for row in rows)
-        if weighted > DWARFS * main:
+        main = sum(row.get(f"train/{Objective.MAIN}", 0.0) for row in rows)
+        if main and weighted > DWARFS * main:
             found.append(
                 f"{name} dwarfs the labels: its weighted loss was {weighted / main:.1f} times the main loss over the"
                 " run. Lower its weight."
             )
     return found
-
-
-def _prefixed(prefix: str, scores: Scores) -> dict[str, float]:
-    return {f"{prefix}/{key}": value for key, value in scores.to_dict().items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
+
+from vitlet.objective import Objective
 
 
 @dataclass(frozen=True)
@@ -73,3 +76,27 @@ def evaluate(
     known = [accuracy for accuracy in per_class if accuracy is not None]
     top1 = 100 * float(right.sum()) / count
     return Scores(count, top1, 100 * top5 / count, sum(known) / len(known), loss / count, per_class)
+
+
+@torch.inference_mode()
+def evaluate_tasks(
+    objective: Objective,
+    loader: DataLoader[Any],
+    *,
+    weights: Mapping[str, float],
+    device: torch.device,
+    autocast: Callable[[], AbstractContextManager[Any]],
+) -> dict[str, float]:
+    """Mean loss and metrics of the tasks alone; what they sample is the same every time."""
+    objective.eval()
+    sums: dict[str, float] = defaultdict(float)
+    count = 0
+    for number, (images, _) in enumerate(loader):
+        torch.manual_seed(number)
+        with autocast():
+            outcome = objective(images.to(device, non_blocking=True), None, weights)
+        found = {"loss": outcome.loss, **outcome.parts, **outcome.metrics}
+        count += len(images)
+        for name, value in found.items():
+            sums[name] += float(value) * len(images)
+    return {name: total / count for name, total in sums.items()}

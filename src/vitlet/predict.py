@@ -40,6 +40,11 @@ class Predictor:
     def load(run: Path, *, device: str = "auto") -> Predictor:
         """Read a run folder."""
         config = read_config(run)
+        if config.pretrain:
+            raise VitletError(
+                f"{run} was pre-trained without labels and has no classifier. Train one with `vitlet train DATA --init"
+                f" {run}`, or measure its features with `vitlet probe {run} DATA`."
+            )
         folder = run / "best" if (run / "best").is_dir() else run / "last"
         if not (folder / "model.safetensors").is_file():
             raise VitletError(f"the run {run} has no weights yet: it has not finished its first epoch.")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,11 +19,19 @@ from vitlet.data.images import Dataset, ImageSet
 from vitlet.data.loading import EvaluationSet, evaluation_loader
 from vitlet.data.preprocess import Preprocess
 from vitlet.data.randomness import mix_seed
-from vitlet.data.sources import load_dataset
+from vitlet.data.sources import load_dataset, load_unlabelled
 from vitlet.errors import VitletError
 from vitlet.feeding import class_weights, data_request, keep_splits
 from vitlet.models.factory import build_model, data_statistics, describe_for_timm
+from vitlet.models.initialise import (
+    freeze_all_but_classifier,
+    layer_decay_groups,
+    load_weights,
+    position_names,
+    switch_positions_off,
+)
 from vitlet.objective import Objective, Term
+from vitlet.runs import run_weights
 from vitlet.schedules import Constant, Ramp, Schedule
 from vitlet.tasks.declared import load_task
 from vitlet.term_view import make_view
@@ -30,7 +39,7 @@ from vitlet.term_view import make_view
 
 @dataclass
 class Prepared:
-    """Everything a run needs, checked, before anything is written."""
+    """Everything a run needs, checked, before anything is written; ``notes`` are sentences worth saying."""
 
     config: RunConfig
     dataset: Dataset
@@ -38,6 +47,7 @@ class Prepared:
     preprocess: Preprocess
     description: str
     device: torch.device
+    notes: tuple[str, ...] = ()
 
     @property
     def model(self) -> nn.Module:
@@ -55,13 +65,11 @@ class Prepared:
 def prepare(config: RunConfig, dataset: Dataset | None = None) -> Prepared:
     """Find the data, build the network and the objective, and resolve every setting left open."""
     device = find_device(config.device)
-    dataset = dataset or load_dataset(data_request(config))
-    num_classes = config.num_classes or len(dataset.classes)
-    if num_classes < len(dataset.classes):
-        raise VitletError(
-            f"the data has {len(dataset.classes)} classes, but num_classes is {num_classes}: labels would lie beyond"
-            " the classifier. Leave --num-classes out."
-        )
+    if config.pretrain and not config.tasks:
+        config = replace(config, tasks={"sprel": TaskConfig(1.0), "position": TaskConfig(1.0)})
+    if dataset is None:
+        dataset = load_unlabelled(data_request(config)) if config.pretrain else load_dataset(data_request(config))
+    num_classes = 0 if config.pretrain else _class_count(config, dataset)
     torch.manual_seed(mix_seed(config.seed))
     model, arguments = build_model(
         config.model,
@@ -74,18 +82,10 @@ def prepare(config: RunConfig, dataset: Dataset | None = None) -> Prepared:
     )
     backbone = TimmBackbone(model, img_size=config.img_size, in_chans=config.in_chans)
     backbone.shapes()
-    warmup = config.epochs / 20 if config.warmup_epochs is None else config.warmup_epochs
-    workers = (0 if device.type == "cpu" else min(8, os.cpu_count() or 1)) if config.workers is None else config.workers
-    config = config.resolved(
-        img_size=backbone.img_size,
-        num_classes=num_classes,
-        warmup_epochs=warmup,
-        device=str(device),
-        workers=workers,
-    )
-    criterion = nn.CrossEntropyLoss(
-        class_weights(config, dataset, num_classes), label_smoothing=config.smoothing or 0.0
-    )
+    config = _resolved(config, backbone, num_classes, device)
+    notes = _start_from(model, config)
+    weights = None if config.pretrain else class_weights(config, dataset, num_classes)
+    criterion = nn.CrossEntropyLoss(weights, label_smoothing=config.smoothing or 0.0)
     objective = Objective(backbone, make_terms(config, backbone), criterion)
     mean, std = data_statistics(model, config.in_chans)
     preprocess = Preprocess(backbone.img_size, crop_pct=config.crop_pct, mean=mean, std=std)
@@ -94,7 +94,59 @@ def prepare(config: RunConfig, dataset: Dataset | None = None) -> Prepared:
     description = describe_for_timm(
         model, arguments, img_size=backbone.img_size, crop_pct=config.crop_pct, mean=mean, std=std, classes=names
     )
-    return Prepared(config, dataset, objective.to(device), preprocess, description, device)
+    return Prepared(config, dataset, objective.to(device), preprocess, description, device, tuple(notes))
+
+
+def _class_count(config: RunConfig, dataset: Dataset) -> int:
+    """Size of the classifier."""
+    if config.num_classes is not None and config.num_classes < len(dataset.classes):
+        raise VitletError(
+            f"the data has {len(dataset.classes)} classes, but num_classes is {config.num_classes}: labels would lie"
+            " beyond the classifier. Leave --num-classes out."
+        )
+    return config.num_classes or len(dataset.classes)
+
+
+def _resolved(config: RunConfig, backbone: Backbone, num_classes: int, device: torch.device) -> RunConfig:
+    """Every setting that was left open, filled in."""
+    workers = config.workers
+    if workers is None:
+        workers = 0 if device.type == "cpu" else min(8, os.cpu_count() or 1)
+    positions = config.positions
+    if positions == "auto":
+        positions = "off" if config.pretrain and _gives_away(config, backbone.model) else "on"
+    return config.resolved(
+        img_size=backbone.img_size,
+        num_classes=num_classes or None,
+        warmup_epochs=config.epochs / 20 if config.warmup_epochs is None else config.warmup_epochs,
+        device=str(device),
+        workers=workers,
+        positions=positions,
+    )
+
+
+def _gives_away(config: RunConfig, model: nn.Module) -> bool:
+    """Whether the positional embedding tells a task of this run where each patch lies."""
+    return bool(position_names(model)) and any(task.view != "shuffle" for task in config.tasks.values())
+
+
+def _start_from(model: nn.Module, config: RunConfig) -> list[str]:
+    """Weights of another run, frozen parts and positions, as the settings say; what was done, in sentences."""
+    notes = []
+    if config.init is not None:
+        notes.append(f"from {config.init}: {load_weights(model, run_weights(Path(config.init)))}")
+    if config.freeze:
+        freeze_all_but_classifier(model)
+        notes.append("only the classifier is trained")
+    if config.positions == "off":
+        switch_positions_off(model)
+        notes.append("positional embedding off")
+    elif config.pretrain and _gives_away(config, model):
+        notes.append(
+            "the positional embedding is on and the patches are not shuffled: it gives the answers away, so the network"
+            " may learn nothing from the images. Use --positions off, or a shuffled view."
+        )
+    return notes
 
 
 def make_terms(config: RunConfig, backbone: Backbone) -> list[Term]:
@@ -134,12 +186,17 @@ def make_optimizer(objective: Objective, config: RunConfig) -> torch.optim.Optim
     excluded: set[str] = model.no_weight_decay() if hasattr(model, "no_weight_decay") else set()
     decay: list[nn.Parameter] = []
     plain: list[nn.Parameter] = []
-    for name, parameter in objective.named_parameters():
+    groups: list[dict[str, Any]] = []
+    named = list(objective.named_parameters())
+    if config.layer_decay is not None:
+        groups = layer_decay_groups(model, weight_decay=config.weight_decay, layer_decay=config.layer_decay)
+        named = [(name, parameter) for name, parameter in named if not name.startswith("backbone.")]
+    for name, parameter in named:
         if parameter.requires_grad:
             without = parameter.ndim <= 1 or name.removeprefix("backbone.model.") in excluded
             (plain if without else decay).append(parameter)
-    groups = [{"params": decay, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=config.lr, fused=True)
+    groups += [{"params": decay, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=config.lr, fused=True)
 
 
 def make_autocast(config: RunConfig, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
@@ -150,8 +207,10 @@ def make_autocast(config: RunConfig, device: torch.device) -> Callable[[], Abstr
     return lambda: torch.autocast(device.type, dtype=dtype)
 
 
-def make_mix(config: RunConfig) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+def make_mix(config: RunConfig) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
     """Mixup and cutmix, one of them per batch at equal odds where both are on."""
+    if config.pretrain:
+        return lambda images, labels: (images, labels)
     mixes: list[Any] = []
     if config.mixup:
         mixes.append(v2.MixUp(alpha=config.mixup, num_classes=config.num_classes))
@@ -159,5 +218,5 @@ def make_mix(config: RunConfig) -> Callable[[Tensor, Tensor], tuple[Tensor, Tens
         mixes.append(v2.CutMix(alpha=config.cutmix, num_classes=config.num_classes))
     if not mixes:
         return lambda images, labels: (images, labels)
-    choice: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = v2.RandomChoice(mixes)
+    choice: Callable[[Tensor, Any], tuple[Tensor, Any]] = v2.RandomChoice(mixes)
     return choice

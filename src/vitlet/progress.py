@@ -60,6 +60,8 @@ class Reporter:
         note = f"loss {row['train/loss']:.3f}"
         if "val/top1" in row:
             note += f"  val {row['val/top1']:.2f}%"
+        elif "val/loss" in row:
+            note += f"  val loss {row['val/loss']:.3f}"
         if self.bar is not None:
             self.bar.update(self.line, epoch=number, note=note)
             return

@@ -137,6 +137,19 @@ def read_config(path: Path) -> RunConfig:
     return RunConfig.from_dict(RunConfig.read(path / "config.yaml"), source=str(path / "config.yaml"))
 
 
+def run_weights(path: Path) -> Path:
+    """The weights that stand for a run: the best of a supervised one, the last of pre-training; or a file itself."""
+    if path.suffix == ".safetensors" and path.is_file():
+        return path
+    if (path / "model.safetensors").is_file():  # a folder in timm's layout
+        return path / "model.safetensors"
+    config = read_config(path)
+    for folder in ("last", "best") if config.pretrain else ("best", "last"):
+        if (path / folder / "model.safetensors").is_file():
+            return path / folder / "model.safetensors"
+    raise VitletError(f"the run {path} has no weights yet: it has not finished its first epoch.")
+
+
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a run's ``metrics.jsonl``."""
     file = path / "metrics.jsonl"

@@ -13,22 +13,23 @@ from rich.table import Table
 if TYPE_CHECKING:
     from vitlet.engine import RunResult
     from vitlet.evaluate import Scores
+    from vitlet.probes import ProbeResult
     from vitlet.tasks.declared import Option
 
 
 def print_result(result: RunResult) -> None:
     """A run's final numbers, where it lies, and its warnings."""
-    rows = {"validation": result.val, "test": result.test}
-    table = _table("images", "top-1 %", "top-5 %", "balanced %", "loss", first="split")
-    for name, scores in rows.items():
-        if scores is not None:
+    rows = {name: scores for name, scores in (("validation", result.val), ("test", result.test)) if scores is not None}
+    if rows:
+        table = _table("images", "top-1 %", "top-5 %", "balanced %", "loss", first="split")
+        for name, scores in rows.items():
             numbers = (f"{scores.top1:.2f}", f"{scores.top5:.2f}", f"{scores.balanced:.2f}", f"{scores.loss:.3f}")
             table.add_row(name, str(scores.count), *numbers)
-    Console().print(table)
+        Console().print(table)
+    for name, value in result.tasks.items():
+        say(f"{name}: {value:.3f}")
     if result.val is not None:
         say(f"best of its epochs on the validation images: {result.best_epoch}")
-    else:
-        say(f"no validation images: these are the weights of the last epoch, {result.best_epoch}")
     say(f"data: {result.note}")
     for warning in result.warnings:
         say(f"note: {warning}")
@@ -53,6 +54,17 @@ def print_scores(what: str, scores: Scores) -> None:
     """What was evaluated and how good it is."""
     accuracies = f"top-1 {scores.top1:.2f} %, top-5 {scores.top5:.2f} %, balanced {scores.balanced:.2f} %"
     say(f"{what}: {scores.count} images, {accuracies}, loss {scores.loss:.3f}")
+
+
+def print_probes(results: Sequence[ProbeResult]) -> None:
+    """Accuracy of frozen features by the share of labels."""
+    table = _table("labels", "share", "kNN %", "linear %", first="features")
+    for result in results:
+        linear = "n/a" if result.linear is None else f"{result.linear:.2f}"
+        table.add_row(result.features, str(result.labels), f"{result.fraction:.0%}", f"{result.knn:.2f}", linear)
+    Console().print(table)
+    if results:
+        say(f"on {results[0].tested} images")
 
 
 def print_predictions(predictions: Sequence[Mapping[str, Any]]) -> None:

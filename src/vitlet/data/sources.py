@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 
 from vitlet.data.hub import is_saved_dataset, read_hub
-from vitlet.data.images import Arrays, Dataset, ImageSet
+from vitlet.data.images import Arrays, Dataset, ImageSet, Standing
 from vitlet.data.named import OFFICIAL, load_named
-from vitlet.data.shards import is_shards, read_shards
+from vitlet.data.shards import ShardStream, is_shards, read_shards
 from vitlet.data.splits import fold, hold_out, keep, pick_classes
 from vitlet.data.tables import read_numpy, read_table
-from vitlet.data.trees import ArchiveTree, FolderTree, read_tree
+from vitlet.data.trees import SPLITS, ArchiveTree, FolderTree, read_tree
 from vitlet.errors import VitletError, nearest
 
 ARCHIVES = (".zip", ".tar")
@@ -84,6 +84,42 @@ def load_dataset(request: Request) -> Dataset:
     if len(train) < full:
         notes.append(f"training images used: {len(train)} of {full}")
     return replace(dataset, train=train, val=val, note="; ".join(notes))
+
+
+def load_unlabelled(request: Request) -> Dataset:
+    """Images without labels: a flat folder or archive will do; of anything else, its training images."""
+    path = Path(request.data)
+    tree: FolderTree | ArchiveTree | None = None
+    if path.is_dir() and not is_saved_dataset(path) and not is_shards(request.data):
+        tree = FolderTree.open(path)
+    elif path.is_file() and path.suffix.lower() in ARCHIVES:
+        tree = ArchiveTree.open(path)
+    images: ImageSet
+    if tree is not None:
+        paths = [each for each in tree.paths if each.parts[0] in SPLITS["train"]] or list(tree.paths)
+        if not paths:
+            raise VitletError(f"{request.data} holds no images.")
+        images = tree.images(paths, [0] * len(paths))
+    else:
+        dataset = _open(request)[0]
+        images = dataset.train
+        if not isinstance(images, ShardStream):
+            images = Unlabelled(images, images.one_size)
+    val = None
+    note = f"{len(images)} images without labels"
+    if request.val_fraction > 0 and len(images) > 1 and not isinstance(images, ShardStream):
+        images, val = hold_out(images, request.val_fraction, request.seed)
+        note += f", {len(val)} of them held out"
+    images = images if isinstance(images, ShardStream) else keep(images, fraction=request.fraction, seed=request.seed)
+    return Dataset((), images, val, None, note)
+
+
+class Unlabelled(Standing):
+    """A set whose labels are not looked at."""
+
+    @property
+    def labels(self) -> Sequence[int]:
+        return [0] * len(self.base)
 
 
 def open_dataset(data: str, *, data_dir: str | None = None, fewest_classes: int = 2) -> Dataset:

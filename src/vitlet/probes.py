@@ -1,0 +1,163 @@
+"""How good frozen features are: nearest neighbours and a linear classifier, by the share of labels they may see."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitlet.config import RunConfig
+from vitlet.data.images import ImageSet, Subset
+from vitlet.data.loading import EvaluationSet, evaluation_loader
+from vitlet.data.preprocess import Preprocess
+from vitlet.data.randomness import mix_seed
+from vitlet.data.sources import Request, load_dataset
+from vitlet.data.splits import keep
+from vitlet.data.store import Fit, Lazy
+from vitlet.errors import VitletError
+from vitlet.models.factory import build_model, data_statistics
+from vitlet.models.initialise import load_weights, pooled_features, switch_positions_off
+from vitlet.prepare import find_device
+from vitlet.runs import read_config, run_weights
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """Accuracies in percent of one kind of features with one share of the labels."""
+
+    features: str
+    fraction: float
+    labels: int
+    tested: int
+    knn: float
+    linear: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def parse_fractions(text: str) -> tuple[float, ...]:
+    """Shares such as ``0.01,0.1,1``."""
+    try:
+        fractions = tuple(float(word) for word in text.split(","))
+    except ValueError:
+        fractions = ()
+    if not fractions or not all(0 < fraction <= 1 for fraction in fractions):
+        raise VitletError(f"fractions are {text!r}; needed are shares above 0 and up to 1, separated by commas.")
+    return fractions
+
+
+def probe(
+    run: Path,
+    data: str | None = None,
+    *,
+    fractions: tuple[float, ...] = (0.01, 0.05, 0.1, 1.0),
+    neighbours: int = 20,
+    per_class: int | None = None,
+    baselines: bool = False,
+    linear: bool = True,
+    seed: int = 0,
+    device: str = "auto",
+) -> list[ProbeResult]:
+    """Probe the features of a run, and beside them those of random weights and raw pixels if asked for.
+
+    Labels come from the training images, accuracy from the test images (or the validation images where there are none).
+    """
+    config = read_config(run)
+    request = Request(data or config.data, data_dir=config.data_dir, per_class=per_class, seed=seed)
+    dataset = load_dataset(request)
+    tested = dataset.test if dataset.test is not None else dataset.val
+    if tested is None:
+        raise VitletError(f"{request.data} has no images to test on; give test or val images.")
+    where = find_device(device)
+    kinds: dict[str, Any] = {"run": _network(config, run_weights(run))}
+    if baselines:
+        kinds |= {"random weights": _network(config, None), "raw pixels": None}
+    subsets = {fraction: keep(dataset.train, fraction=fraction, seed=seed) for fraction in fractions}
+    results = []
+    for kind, model in kinds.items():
+        everything, labels = extract(dataset.train, model, config, where)
+        queries, answers = extract(tested, model, config, where)
+        for fraction, subset in subsets.items():
+            known, named = everything, labels
+            if isinstance(subset, Subset) and subset is not dataset.train:
+                chosen = torch.tensor(subset.indices)
+                known, named = everything[chosen], labels[chosen]
+            accuracy = knn_accuracy(known, named, queries, answers, neighbours)
+            by_line = linear_accuracy(known, named, queries, answers) if linear else None
+            results.append(ProbeResult(kind, fraction, len(known), len(queries), accuracy, by_line))
+    return results
+
+
+def _network(config: RunConfig, weights: Path | None) -> nn.Module:
+    """The run's network with its weights, or with fresh ones."""
+    torch.manual_seed(mix_seed(config.seed))
+    options = {"in_chans": config.in_chans, "img_size": config.img_size, "model_kwargs": config.model_kwargs}
+    model, _ = build_model(config.model, num_classes=0, **options)  # type: ignore[arg-type]
+    if weights is not None:
+        load_weights(model, weights)
+    if config.positions == "off":
+        switch_positions_off(model)
+    return model.eval()
+
+
+@torch.inference_mode()
+def extract(
+    images: ImageSet, model: nn.Module | None, config: RunConfig, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Features ``(N, features)`` of unit length and labels ``(N,)``; without a network, the pixels themselves."""
+    assert config.img_size is not None
+    if model is None:
+        mean, std = [0.5] * config.in_chans, [0.5] * config.in_chans
+    else:
+        mean, std = data_statistics(model, config.in_chans)
+        model = model.to(device)
+    preprocess = Preprocess(config.img_size, crop_pct=config.crop_pct, mean=mean, std=std)
+    dataset = EvaluationSet(Lazy(images, True, Fit(preprocess)), preprocess, channels=config.in_chans)
+    found, labels = [], []
+    for batch, named in evaluation_loader(dataset, batch_size=256, workers=0, device=str(device)):
+        features = batch.flatten(1) if model is None else pooled_features(model, batch.to(device)).float().cpu()
+        found.append(features)
+        labels.append(named)
+    together = torch.cat(found)
+    return F.normalize(together - together.mean(0), dim=1), torch.cat(labels)
+
+
+def knn_accuracy(known: Tensor, labels: Tensor, queries: Tensor, answers: Tensor, neighbours: int) -> float:
+    """Share in percent of queries whose nearest known features, weighed by likeness, name the right class."""
+    neighbours = min(neighbours, len(known))
+    classes = int(max(labels.max(), answers.max())) + 1
+    right = 0
+    for batch, truth in zip(queries.split(1024), answers.split(1024), strict=True):
+        likeness, places = (batch @ known.T).topk(neighbours)
+        votes = torch.zeros(len(batch), classes).scatter_add_(1, labels[places], torch.exp(likeness / 0.07))
+        right += int((votes.argmax(1) == truth).sum())
+    return 100 * right / len(queries)
+
+
+def linear_accuracy(known: Tensor, labels: Tensor, queries: Tensor, answers: Tensor) -> float:
+    """Accuracy in percent of a logistic regression; its strength is chosen on a fifth of the known features."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    scaler = StandardScaler().fit(known.numpy())
+    inputs, outputs = scaler.transform(known.numpy()), labels.numpy()
+
+    def fitted(strength: float, rows: Any) -> Any:
+        return LogisticRegression(C=strength, max_iter=200, tol=1e-3).fit(inputs[rows], outputs[rows])
+
+    order = np.random.default_rng(0).permutation(len(inputs))
+    held, rest = order[: len(order) // 5], order[len(order) // 5 :]
+    strength = 0.01
+    if len(held) >= 10 and len(set(outputs[rest])) > 1:
+        strengths = (0.001, 0.01, 0.1)
+        strength = max(strengths, key=lambda each: fitted(each, rest).score(inputs[held], outputs[held]))
+    if len(set(outputs)) < 2:
+        return 100 * float((answers == labels[0]).float().mean())
+    return 100 * float(fitted(strength, order).score(scaler.transform(queries.numpy()), answers.numpy()))
