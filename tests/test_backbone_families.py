@@ -134,11 +134,6 @@ def noise(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(2))
 
 
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    torch.manual_seed(0)
-
-
 @pytest.fixture(scope="module", params=CARRIED, ids=named)
 def network(request: pytest.FixtureRequest) -> Iterator[Network]:
     family, size = request.param
