@@ -122,7 +122,9 @@ class Objective(nn.Module):
             features: Features = self.backbone(maker(images), self._needs(terms))
             if maker == PlainView():
                 logits = features.logits
-                if labels is not None and logits is not None:
+                if labels is not None:
+                    if logits is None:
+                        raise VitletError("labels were given, but the backbone gives no logits. Leave the labels out.")
                     total = parts[self.MAIN] = self.criterion(logits, labels)
             for term in terms:
                 name = term.task.name
