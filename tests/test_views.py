@@ -17,11 +17,11 @@ from vitlet.config import RunConfig, TaskConfig
 from vitlet.features import Grid
 from vitlet.geometry import grid_coords
 from vitlet.patch_augment import PatchAugment, blend, grey, random_crops, turn_hue
+from vitlet.prepare import make_terms
 from vitlet.tasks.position import Position
 from vitlet.tasks.sprel import SpatialRelations
-from vitlet.term_view import make_view
 from vitlet.view_kinds import MegaPatches, ShuffledPatches, area_weights, from_patches, to_patches
-from vitlet.views import Chain, PlainView, View, settled
+from vitlet.views import Chain, PlainView, View, ViewMaker, settled
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -274,20 +274,26 @@ def test_views_compile() -> None:
     torch.testing.assert_close(found, expected)
 
 
+def view_of(chosen: TaskConfig, backbone: vitlet.TimmBackbone) -> ViewMaker:
+    """What a run's sprel would look at."""
+    (term,) = make_terms(RunConfig(tasks={"sprel": chosen}), backbone)
+    return term.view
+
+
 def test_settings_make_views() -> None:
     """Patches are as large as the network's last tokens."""
     backbone = vitlet.TimmBackbone(small_vit(img_size=32, patch_size=4))
     augment = PatchAugment(4, (0.5,) * 3, (0.5,) * 3)  # this network's own statistics
-    assert make_view(TaskConfig(1.0), backbone) == PlainView()
-    assert make_view(TaskConfig(1.0, view="shuffle"), backbone) == ShuffledPatches(4)
-    assert make_view(TaskConfig(1.0, patch_augment=True), backbone) == augment
+    assert view_of(TaskConfig(1.0), backbone) == PlainView()
+    assert view_of(TaskConfig(1.0, view="shuffle"), backbone) == ShuffledPatches(4)
+    assert view_of(TaskConfig(1.0, patch_augment=True), backbone) == augment
     mega = TaskConfig(1.0, view="mega", patch_augment=True, mega_side=6, mega_coords="image")
-    assert make_view(mega, backbone) == Chain((MegaPatches(4, 6, "image"), augment))
+    assert view_of(mega, backbone) == Chain((MegaPatches(4, 6, "image"), augment))
     swin = timm.create_model("swin_tiny_patch4_window7_224", img_size=64, window_size=2, num_classes=5)
-    assert make_view(TaskConfig(1.0, view="shuffle"), vitlet.TimmBackbone(swin)) == ShuffledPatches(32)
+    assert view_of(TaskConfig(1.0, view="shuffle"), vitlet.TimmBackbone(swin)) == ShuffledPatches(32)
     odd = vitlet.TimmBackbone(timm.create_model("resnet10t", num_classes=5), img_size=80)
     with pytest.raises(vitlet.VitletError, match=r"3x3 tokens on images of 80x80 pixels, which are no whole square"):
-        make_view(TaskConfig(1.0, view="shuffle"), odd)
+        view_of(TaskConfig(1.0, view="shuffle"), odd)
 
 
 def test_views_are_settings_of_a_task() -> None:
@@ -296,7 +302,7 @@ def test_views_are_settings_of_a_task() -> None:
     assert config.tasks["sprel"] == TaskConfig(1.0, view="mega", mega_side=6, patch_augment=True)
     assert config.to_dict()["sprel"] == {"view": "mega", "mega_side": 6, "patch_augment": True}
     assert RunConfig.from_dict(config.to_dict()) == config
-    with pytest.raises(vitlet.VitletError, match=r"sprel\.mega_side is given, but its view is 'plain'"):
+    with pytest.raises(vitlet.VitletError, match=r"sprel\.mega_side is given, but its view is not mega"):
         RunConfig.from_dict({"task": {"sprel": 1.0}, "sprel": {"mega_side": 4}})
     with pytest.raises(vitlet.VitletError, match="one of plain, shuffle, mega"):
         RunConfig.from_dict({"task": {"sprel": 1.0}, "sprel": {"view": "rotated"}})

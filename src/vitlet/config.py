@@ -339,4 +339,4 @@ def _check(config: RunConfig) -> None:
             raise VitletError(f"the weight of task {name!r} is {task.weight:g}; it needs to be 0 or more.")
         of_mega = [key for key in ("mega_side", "mega_coords") if getattr(task, key) != TERM_OPTIONS[key].default]
         if of_mega and task.view != "mega":
-            raise VitletError(f"{name}.{of_mega[0]} is given, but its view is {task.view!r}. Add --{name}.view mega.")
+            raise VitletError(f"{name}.{of_mega[0]} is given, but its view is not mega. Add --{name}.view mega.")
