@@ -22,6 +22,8 @@ USAGE = """usage: vitlet COMMAND ...
   vitlet probe RUN [DATA]      how good a run's frozen features are: nearest neighbours and a linear classifier
   vitlet evaluate RUN [DATA]   accuracy of a run's best weights
   vitlet predict RUN IMAGE...  classes of images, as a table or JSON
+  vitlet explain RUN... --images IMAGE...   pictures of what a network attends to, and how far
+  vitlet scan DATA             what is in a dataset, what is wrong with it, what it suggests
   vitlet tasks                 the tasks that can be trained beside the labels, and their options
   vitlet models [PATTERN]      networks by name, such as 'vit*' or '*swin*tiny*'
 
@@ -174,6 +176,42 @@ def predict_command(words: list[str]) -> int:
     return 0
 
 
+def explain_command(words: list[str]) -> int:
+    """``vitlet explain``."""
+    parser = Parser(prog="vitlet explain", description="Attention by layer and head, rollout, and how far it reaches.")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="run folders; several are compared")
+    parser.add_argument("--images", metavar="IMAGE", nargs="+", required=True, help="image files")
+    parser.add_argument("--output", metavar="FOLDER", default="explained", help="for the pictures [explained]")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps [auto]")
+    chosen = parser.parse_all(words)
+    from vitlet.explain import explain_runs
+    from vitlet.summary import say
+
+    runs, images = [Path(run) for run in chosen.runs], [Path(image) for image in chosen.images]
+    for picture in explain_runs(runs, images, Path(chosen.output), device=chosen.device):
+        say(f"picture: {picture}")
+    return 0
+
+
+def scan_command(words: list[str]) -> int:
+    """``vitlet scan``."""
+    parser = Parser(prog="vitlet scan", description="Counts, broken files, duplicates across splits, suggestions.")
+    parser.add_argument("data", metavar="DATA", help="folder, archive, table, arrays, or a dataset's name")
+    parser.add_argument("--data-dir", help="folder of named datasets, or of the images that a table lists")
+    parser.add_argument("--in-chans", type=int, default=3, help="channels of the images [3]")
+    parser.add_argument("--picture", metavar="FILE", help="write a contact sheet of every class here")
+    parser.add_argument("-j", "--workers", type=int, help="processes that read images (default: one per core)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    chosen = parser.parse_all(words)
+    from vitlet.data.sources import open_dataset
+    from vitlet.summary import print_scan
+
+    dataset = open_dataset(chosen.data, data_dir=chosen.data_dir, fewest_classes=1)
+    picture = Path(chosen.picture) if chosen.picture else None
+    print_scan(dataset, channels=chosen.in_chans, workers=chosen.workers, picture=picture, as_json=chosen.json)
+    return 0
+
+
 def tasks_command(words: list[str]) -> int:
     """``vitlet tasks``."""
     Parser(prog="vitlet tasks", description="The tasks and their options.").parse_all(words)
@@ -190,10 +228,11 @@ def models_command(words: list[str]) -> int:
     """``vitlet models``."""
     parser = Parser(prog="vitlet models", description="Names of networks; timm's wildcards work.")
     parser.add_argument("pattern", metavar="PATTERN", nargs="?", default="", help="such as 'vit*' or 'swin'")
+    parser.add_argument("--attention", action="store_true", help="only those whose attention maps can be read")
     chosen = parser.parse_all(words)
     from vitlet.models.factory import find_models
 
-    print("\n".join(find_models(chosen.pattern)))
+    print("\n".join(find_models(chosen.pattern, attention=chosen.attention)))
     return 0
 
 
@@ -203,6 +242,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "probe": probe_command,
     "evaluate": evaluate_command,
     "predict": predict_command,
+    "explain": explain_command,
+    "scan": scan_command,
     "tasks": tasks_command,
     "models": models_command,
 }

@@ -53,7 +53,9 @@ TERM_OPTIONS = {
         float | None, None, "of a ramp: epochs until the full weight (default: 20, at most a fifth of the run)"
     ),
     "view": Option(
-        Literal["plain", "shuffle", "mega"], "plain", "what the task looks at; shuffle: patches moved; mega: joined"
+        Literal["plain", "shuffle", "mega", "rotate"] | None,
+        None,
+        "what the task looks at; shuffle: patches moved; mega: joined; rotate: quarter turns (default: by task)",
     ),
     "patch_augment": Option(bool, False, "crop, jitter and grey every patch by itself"),
     "mega_side": Option(int, 5, "of view mega: joined patches along a side"),
@@ -71,7 +73,7 @@ class TaskConfig:
     weight: float
     schedule: Literal["constant", "ramp"] | None = None
     warmup_epochs: float | None = None
-    view: Literal["plain", "shuffle", "mega"] = "plain"
+    view: Literal["plain", "shuffle", "mega", "rotate"] | None = None
     patch_augment: bool = False
     mega_side: int = 5
     mega_coords: Literal["index", "image"] = "index"
@@ -142,7 +144,9 @@ class RunConfig:
         "none", "imbalanced classes: draw each equally often, or weigh the loss"
     )
     class_weights: str | None = _setting(None, "of balance weights, such as 1,2.5,1 (default: by how rare a class is)")
-    crop_pct: float = _setting(0.875, "share of the side that the centre crop keeps in evaluation")
+    crop_pct: float | None = _setting(
+        None, "share of the side that evaluation's centre crop keeps (default: 0.875 after resized crops, else 1)"
+    )
     seed: int = _setting(0, "of weights, split, order and augmentation")
     tasks: Mapping[str, TaskConfig] = field(default_factory=dict, metadata={"where": False})
     device: str = _setting("auto", "auto, cpu, cuda, cuda:1, mps")

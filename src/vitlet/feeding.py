@@ -42,16 +42,19 @@ def data_request(config: RunConfig) -> Request:
     )
 
 
+def choose_crop(config: RunConfig) -> Crop:
+    """The kind of crop that training uses."""
+    assert config.img_size is not None
+    if config.crop == "auto" or config.crop is None:
+        return "padded" if max(config.img_size) <= SMALL_SIDE else "resized"
+    return config.crop
+
+
 def make_recipe(config: RunConfig) -> Recipe:
     """The augmentation of a resolved run."""
     assert config.img_size is not None
-    crop: Crop
-    if config.crop == "auto" or config.crop is None:
-        crop = "padded" if max(config.img_size) <= SMALL_SIDE else "resized"
-    else:
-        crop = config.crop
     return Recipe(
-        crop=crop,
+        crop=choose_crop(config),
         scale=config.scale or 1.0,
         padding=min(4, max(1, min(config.img_size) // 8)),
         hflip=config.hflip or 0.0,

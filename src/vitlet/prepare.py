@@ -21,7 +21,7 @@ from vitlet.data.preprocess import Preprocess
 from vitlet.data.randomness import mix_seed
 from vitlet.data.sources import load_dataset, load_unlabelled
 from vitlet.errors import VitletError
-from vitlet.feeding import class_weights, data_request, keep_splits
+from vitlet.feeding import choose_crop, class_weights, data_request, keep_splits
 from vitlet.models.factory import build_model, data_statistics, describe_for_timm
 from vitlet.models.initialise import (
     freeze_all_but_classifier,
@@ -88,11 +88,12 @@ def prepare(config: RunConfig, dataset: Dataset | None = None) -> Prepared:
     criterion = nn.CrossEntropyLoss(weights, label_smoothing=config.smoothing or 0.0)
     objective = Objective(backbone, make_terms(config, backbone), criterion)
     mean, std = data_statistics(model, config.in_chans)
-    preprocess = Preprocess(backbone.img_size, crop_pct=config.crop_pct, mean=mean, std=std)
+    crop_pct = config.crop_pct or 1.0
+    preprocess = Preprocess(backbone.img_size, crop_pct=crop_pct, mean=mean, std=std)
     dataset = keep_splits(config, dataset, preprocess)
     names = [*dataset.classes, *(f"unused {index}" for index in range(len(dataset.classes), num_classes))]
     description = describe_for_timm(
-        model, arguments, img_size=backbone.img_size, crop_pct=config.crop_pct, mean=mean, std=std, classes=names
+        model, arguments, img_size=backbone.img_size, crop_pct=crop_pct, mean=mean, std=std, classes=names
     )
     return Prepared(config, dataset, objective.to(device), preprocess, description, device, tuple(notes))
 
@@ -115,8 +116,13 @@ def _resolved(config: RunConfig, backbone: Backbone, num_classes: int, device: t
     positions = config.positions
     if positions == "auto":
         positions = "off" if config.pretrain and _gives_away(config, backbone.model) else "on"
-    return config.resolved(
-        img_size=backbone.img_size,
+    config = config.resolved(img_size=backbone.img_size)
+    crop_pct = config.crop_pct
+    if crop_pct is None:  # evaluation sees objects at the size that training showed them
+        crop_pct = 0.875 if choose_crop(config) == "resized" else 1.0
+    return replace(
+        config,
+        crop_pct=crop_pct,
         num_classes=num_classes or None,
         warmup_epochs=config.epochs / 20 if config.warmup_epochs is None else config.warmup_epochs,
         device=str(device),
@@ -127,7 +133,10 @@ def _resolved(config: RunConfig, backbone: Backbone, num_classes: int, device: t
 
 def _gives_away(config: RunConfig, model: nn.Module) -> bool:
     """Whether the positional embedding tells a task of this run where each patch lies."""
-    return bool(position_names(model)) and any(task.view != "shuffle" for task in config.tasks.values())
+    asks_for_places = [
+        name for name, task in config.tasks.items() if load_task(name).asks_for_places and task.view != "shuffle"
+    ]
+    return bool(position_names(model)) and bool(asks_for_places)
 
 
 def _start_from(model: nn.Module, config: RunConfig) -> list[str]:
@@ -155,7 +164,7 @@ def make_terms(config: RunConfig, backbone: Backbone) -> list[Term]:
     for name, chosen in config.tasks.items():
         task = load_task(name)(**chosen.options)
         weight = _weight_schedule(chosen, task.suggested_schedule, config.epochs)
-        terms.append(Term(task, weight, make_view(chosen, backbone)))
+        terms.append(Term(task, weight, make_view(chosen, task, backbone)))
     return terms
 
 

@@ -118,7 +118,7 @@ def extract(
     else:
         mean, std = data_statistics(model, config.in_chans)
         model = model.to(device)
-    preprocess = Preprocess(config.img_size, crop_pct=config.crop_pct, mean=mean, std=std)
+    preprocess = Preprocess(config.img_size, crop_pct=config.crop_pct or 1.0, mean=mean, std=std)
     dataset = EvaluationSet(Lazy(images, True, Fit(preprocess)), preprocess, channels=config.in_chans)
     found, labels = [], []
     for batch, named in evaluation_loader(dataset, batch_size=256, workers=0, device=str(device)):

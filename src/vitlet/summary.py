@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import Progress
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from vitlet.data.images import Dataset
     from vitlet.engine import RunResult
     from vitlet.evaluate import Scores
     from vitlet.probes import ProbeResult
@@ -86,6 +90,31 @@ def print_tasks(tasks: Mapping[str, tuple[str, Mapping[str, Option]]]) -> None:
             default = "by preset" if option.default is None else str(option.default)
             table.add_row(f"--{name}.{key.replace('_', '-')}", default, escape(option.help))
         Console().print(table)
+
+
+def print_scan(dataset: Dataset, *, channels: int, workers: int | None, picture: Path | None, as_json: bool) -> None:
+    """Scan with a progress bar on a terminal; then the findings, as lines or JSON."""
+    from vitlet.data.contact_sheet import picture_grid
+    from vitlet.data.report import scan_lines
+    from vitlet.data.scan import scan_dataset
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        line = bar.add_task("reading images", total=None)
+        report = scan_dataset(
+            dataset,
+            channels=channels,
+            workers=workers,
+            progress=lambda done, total: bar.update(line, completed=done, total=total),
+        )
+    if picture is not None:
+        picture_grid(dataset, picture, channels=channels)
+    if as_json:
+        print(json.dumps(report.to_dict(), ensure_ascii=False, indent=2))
+        return
+    for text in scan_lines(report):
+        say(text)
+    if picture is not None:
+        say(f"picture: {picture}")
 
 
 def say(text: str) -> None:

@@ -7,15 +7,21 @@ from vitlet.config import TaskConfig
 from vitlet.errors import VitletError
 from vitlet.models.factory import data_statistics
 from vitlet.patch_augment import PatchAugment
+from vitlet.rotated import Rotated
+from vitlet.tasks.task import Task
 from vitlet.view_kinds import MegaPatches, ShuffledPatches
 from vitlet.views import Chain, PlainView, ViewMaker
 
 
-def make_view(chosen: TaskConfig, backbone: Backbone) -> ViewMaker:
-    """What a term looks at; its patches are as large as the network's last tokens."""
+def make_view(chosen: TaskConfig, task: Task, backbone: Backbone) -> ViewMaker:
+    """What a term looks at, by default what its task suggests; patches are as large as the network's last tokens."""
     makers: list[ViewMaker] = []
-    if chosen.view == "plain" and not chosen.patch_augment:
-        return PlainView()
+    if chosen.view == "rotate":
+        makers.append(Rotated())
+    elif chosen.view is None and task.suggested_view != PlainView():
+        makers.append(task.suggested_view)
+    if chosen.view not in ("shuffle", "mega") and not chosen.patch_augment:
+        return makers[0] if makers else PlainView()
     patch = _patch(backbone)
     if chosen.view == "shuffle":
         makers.append(ShuffledPatches(patch))

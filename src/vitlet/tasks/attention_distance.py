@@ -62,6 +62,7 @@ class AttentionDistance(Task):
     """
 
     name = "attention-distance"
+    asks_for_places = False
 
     def __init__(
         self,

@@ -113,6 +113,7 @@ class AttentionSimilarity(Task):
     """
 
     name = "attention-similarity"
+    asks_for_places = False
 
     def __init__(
         self,

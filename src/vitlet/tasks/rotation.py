@@ -51,6 +51,7 @@ class Rotation(Task):
 
     name = "rotation"
     suggested_view = Rotated()
+    asks_for_places = False
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, NamedTuple
 from torch import Tensor, nn
 
 from vitlet.features import Features, Needs, Shapes
+from vitlet.views import PlainView, ViewMaker
 
 
 class TaskResult(NamedTuple):
@@ -32,6 +33,12 @@ class Task(nn.Module):
 
     suggested_schedule: Literal["constant", "ramp"] = "constant"
     """How its weight runs over the epochs unless the user says otherwise."""
+
+    suggested_view: ViewMaker = PlainView()
+    """What it looks at unless the user says otherwise."""
+
+    asks_for_places: ClassVar[bool] = True
+    """Whether its answers are places of tokens, which a positional embedding would give away."""
 
     @abstractmethod
     def build(self, shapes: Shapes) -> None:
