@@ -255,6 +255,20 @@ def test_search_narrows_rather_than_hang() -> None:
     assert drawn_twice and all(len(group.members) > 1 for group in few.groups)
 
 
+def test_digits_are_no_copies_of_each_other() -> None:
+    """Handwritten digits look alike by nature: they are held to more, and that is said."""
+    digits = load_digits()
+    pixels = (digits.images * 15).astype(np.uint8)
+    images = Arrays.of(np.concatenate([pixels, pixels[:20]]), [*digits.target, *digits.target[:20]])
+    test = tuple(range(1500, len(images)))
+    classes = tuple(map(str, range(10)))
+    report = scan_dataset(
+        Dataset(classes, Subset(images, tuple(range(1500))), None, Subset(images, test), ""), channels=1
+    )
+    assert 20 <= report.leaks["test"]["train"] < 25 and report.search["likeness"] > 0.9
+    assert any("look alike" in hint for hint in report.hints) and any("--hflip 0" in hint for hint in report.hints)
+
+
 def test_all_pairs_within_the_radius_are_found() -> None:
     """Against a slow loop."""
     generator = np.random.default_rng(3)

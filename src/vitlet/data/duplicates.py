@@ -24,8 +24,11 @@ THUMBNAIL_SHAPE = (16, 16)
 RADIUS = 7
 """Bits in which the hashes of near copies may differ."""
 
-LIKENESS = 0.9
-"""Least correlation of the thumbnails of near copies, smooth shading removed."""
+LIKENESS = (0.9, 0.95, 0.98)
+"""Least correlation of the thumbnails of near copies, smooth shading removed; the next where too many reach it."""
+
+COMMON = (50, 0.1)
+"""Images, and share of all, beyond which likeness is no evidence of a copy: digits look alike by nature."""
 
 PLAIN = 3.0
 """Thumbnails that vary less than this (grey levels, shading removed) are too plain to recognise."""
@@ -55,12 +58,14 @@ class Copies:
     Attributes:
         groups: in the order of their first members.
         radius: bits in which hashes of near copies could differ.
+        likeness: the least that was asked of near copies.
         plain: images left out of the search for near copies as too plain.
         crowded: images left out because too many others have nearly the same hash.
     """
 
     groups: tuple[CopyGroup, ...]
     radius: int
+    likeness: float
     plain: int
     crowded: int
 
@@ -73,7 +78,7 @@ def find_copies(
     Each picture is compared once, however often it is there exactly.
     """
     if not len(digests):
-        return Copies((), RADIUS, 0, 0)
+        return Copies((), RADIUS, LIKENESS[0], 0, 0)
     _, first, group = np.unique(digests, axis=0, return_index=True, return_inverse=True)
     first, group = first.astype(np.int64), group.reshape(-1).astype(np.int64)
     detail, strength = _detail(thumbnails[first])
@@ -81,14 +86,15 @@ def find_copies(
     pairs, radius, crowded = _near_hashes(_bits(grids[first][seen]), work)
     pairs = seen[pairs]
     likeness = _likeness(detail, pairs)
-    pairs, likeness = pairs[likeness >= LIKENESS], likeness[likeness >= LIKENESS]
+    least_likeness = _least_likeness(len(first), pairs, likeness)
+    pairs, likeness = pairs[likeness >= least_likeness], likeness[likeness >= least_likeness]
     joined = _components(len(first), pairs)
     least = np.ones(len(first))
     np.minimum.at(least, joined[pairs[:, 0]], likeness)
     near = np.zeros(len(first), dtype=bool)
     near[joined[pairs[:, 0]]] = True
     groups = _groups(joined[group], least, near)
-    return Copies(groups, radius, int((strength < PLAIN).sum()), crowded)
+    return Copies(groups, radius, least_likeness, int((strength < PLAIN).sum()), crowded)
 
 
 def _groups(group: Whole, least: NDArray[np.float64], near: NDArray[np.bool_]) -> tuple[CopyGroup, ...]:
@@ -188,6 +194,14 @@ def _likeness(detail: NDArray[np.float32], pairs: Whole) -> NDArray[np.float64]:
         left, right = pairs[start : start + 50_000].T
         found[start : start + 50_000] = (detail[left] * detail[right]).sum(axis=1)
     return np.clip(found, -1, 1)
+
+
+def _least_likeness(count: int, pairs: Whole, likeness: NDArray[np.float64]) -> float:
+    """The mildest demand that not too many images meet."""
+    for demand in LIKENESS[:-1]:
+        if len(np.unique(pairs[likeness >= demand])) <= max(COMMON[0], COMMON[1] * count):
+            return demand
+    return LIKENESS[-1]
 
 
 def _components(count: int, pairs: Whole) -> Whole:

@@ -87,7 +87,8 @@ class ScanReport:
         mean, std: of each channel of the training images in 0..1; each image counts the same.
         duplicates: groups, those across splits first, then those with several labels.
         leaks: how many images of a split have a copy in an earlier one: ``{"test": {"train": 3}}``.
-        search: what the search for near duplicates could not look at.
+        search: what near duplicates had to meet (bits of the hash, likeness), and how many images were too plain or
+            had too common a look (crowded) to be searched.
         hints: sentences.
         suggestion: image size, patch size and model; not measured.
     """
@@ -105,7 +106,7 @@ class ScanReport:
     std: tuple[float, ...] | None
     duplicates: tuple[Duplicate, ...]
     leaks: Mapping[str, Mapping[str, int]]
-    search: Mapping[str, int]
+    search: Mapping[str, float]
     hints: tuple[str, ...]
     suggestion: Suggestion | None
 
@@ -157,7 +158,8 @@ def printable(text: str) -> str:
 
 def _images(report: ScanReport) -> Iterator[str]:
     counted = ", ".join(f"{sum(counts):,} {split}" for split, counts in report.counts.items())
-    yield f"{counted} images in {len(report.classes)} classes; {printable(report.note)}"
+    note = f"; {printable(report.note)}" if report.note else ""
+    yield f"{counted} images in {len(report.classes)} classes{note}"
 
 
 def _unreadable(report: ScanReport) -> Iterator[str]:
@@ -190,7 +192,7 @@ def _within(report: ScanReport) -> Iterator[str]:
         yield from _listed([duplicate for duplicate in inside if len(duplicate.labels) == 1])
     left_out = report.search["plain"] + report.search["crowded"]
     if left_out:
-        yield f"not searched for near duplicates, as too plain or too common a look: {left_out} images"
+        yield f"not searched for near duplicates, as too plain or too common a look: {left_out:.0f} images"
 
 
 def _listed(duplicates: Sequence[Duplicate]) -> Iterator[str]:

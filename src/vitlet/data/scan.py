@@ -7,17 +7,17 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from vitlet.data.duplicates import Copies, find_copies
+from vitlet.data.duplicates import LIKENESS, Copies, find_copies
 from vitlet.data.images import Dataset, ImageSet
 from vitlet.data.measure import Measures, Progress, measure
 from vitlet.data.report import Duplicate, Place, ScanReport, Sizes, Spread, Unreadable
-from vitlet.data.suggest import flip_hint, imbalance_hint, looks_like_signs, suggest
+from vitlet.data.suggest import flip_hint, imbalance_hint, suggest
 from vitlet.errors import VitletError
 
 GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "F"}
 
 CROWD = 50
-"""Images in one group of duplicates from which on the likeness itself is in doubt."""
+"""Images in one group of duplicates that are worth a word."""
 
 
 def scan_dataset(
@@ -41,7 +41,7 @@ def scan_dataset(
     kinds = Counter(f"{header.format} {header.mode}" for header in headers)
     mean, std = _statistics(measures["train"])
     grey = bool(headers) and all(header.mode in GREY_MODES for header in headers)
-    signs = looks_like_signs(dataset.classes)
+    signs = flip_hint(dataset.classes) is not None
     return ScanReport(
         classes=dataset.classes,
         note=dataset.note,
@@ -60,8 +60,13 @@ def scan_dataset(
         std=std,
         duplicates=duplicates,
         leaks=leaks,
-        search={"radius": copies.radius, "plain": copies.plain, "crowded": copies.crowded},
-        hints=_hints(dataset, counts, duplicates),
+        search={
+            "bits": copies.radius,
+            "likeness": copies.likeness,
+            "plain": copies.plain,
+            "crowded": copies.crowded,
+        },
+        hints=_hints(dataset, counts, copies),
         suggestion=suggest(sizes.side, sum(counts["train"]), channels=channels, grey=grey, signs=signs)
         if sizes
         else None,
@@ -136,16 +141,16 @@ def _gravity(duplicate: Duplicate) -> tuple[bool, bool, float]:
     return len(duplicate.splits) == 1, len(duplicate.labels) == 1, -duplicate.likeness
 
 
-def _hints(
-    dataset: Dataset, counts: Mapping[str, tuple[int, ...]], duplicates: tuple[Duplicate, ...]
-) -> tuple[str, ...]:
+def _hints(dataset: Dataset, counts: Mapping[str, tuple[int, ...]], copies: Copies) -> tuple[str, ...]:
     hints = [imbalance_hint(counts["train"]), flip_hint(dataset.classes), *_thin_classes(dataset.classes, counts)]
-    largest = max((len(duplicate.places) for duplicate in duplicates), default=0)
-    if largest >= CROWD:
+    if copies.likeness > LIKENESS[0]:
         hints.append(
-            f"one group of duplicates joins {largest} images: frames of one video must stay in one split; digits and"
-            " line drawings look alike by nature, and near duplicates among them mean little."
+            "many of these images look alike, as digits, line drawings and frames of a video do: only those whose"
+            f" likeness is at least {copies.likeness} are listed as near duplicates."
         )
+    largest = max((len(group.members) for group in copies.groups), default=0)
+    if largest >= CROWD:
+        hints.append(f"one group of duplicates joins {largest} images: frames of one video must stay in one split.")
     return tuple(hint for hint in hints if hint)
 
 

@@ -43,7 +43,7 @@ def suggest(side: float, count: int, *, channels: int, grey: bool, signs: bool) 
         count: of training images.
         channels: that were asked for.
         grey: whether all images are grey.
-        signs: whether the classes look like digits or letters.
+        signs: whether mirroring changes what an image shows.
     """
     img_size, patch_size = next(((size, patch) for most, size, patch in _SIZES if side <= most), (224, 16))
     model = "vit_small_patch16_224" if count >= MANY and img_size == 224 else "vit_tiny_patch16_224"
