@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from vitlet.data.decode import Header
 from vitlet.data.duplicates import LIKENESS, Copies, find_copies
 from vitlet.data.images import Dataset, ImageSet
 from vitlet.data.measure import Measures, Progress, measure
 from vitlet.data.report import Duplicate, Place, ScanReport, Sizes, Spread, Unreadable
-from vitlet.data.suggest import flip_hint, imbalance_hint, suggest
+from vitlet.data.suggest import Suggestion, flip_hint, imbalance_hint, suggest
 from vitlet.errors import VitletError
 
 GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "F"}
@@ -40,17 +41,11 @@ def scan_dataset(
     headers = [header for part in measures.values() for header in part.headers]
     kinds = Counter(f"{header.format} {header.mode}" for header in headers)
     mean, std = _statistics(measures["train"])
-    grey = bool(headers) and all(header.mode in GREY_MODES for header in headers)
-    signs = flip_hint(dataset.classes) is not None
     return ScanReport(
         classes=dataset.classes,
         note=dataset.note,
         counts=counts,
-        unreadable=tuple(
-            Unreadable(_place(dataset, sets[split], split, index), reason)
-            for split, part in measures.items()
-            for index, reason in part.unreadable.items()
-        ),
+        unreadable=_unreadable(dataset, sets, measures),
         sizes=sizes,
         kinds=dict(kinds.most_common()),
         rotated=sum(header.rotated for header in headers),
@@ -60,16 +55,9 @@ def scan_dataset(
         std=std,
         duplicates=duplicates,
         leaks=leaks,
-        search={
-            "bits": copies.radius,
-            "likeness": copies.likeness,
-            "plain": copies.plain,
-            "crowded": copies.crowded,
-        },
+        search=_search(copies),
         hints=_hints(dataset, counts, copies),
-        suggestion=suggest(sizes.side, sum(counts["train"]), channels=channels, grey=grey, signs=signs)
-        if sizes
-        else None,
+        suggestion=_suggestion(dataset, sizes, headers, sum(counts["train"]), channels),
     )
 
 
@@ -94,6 +82,35 @@ def _class_counts(images: ImageSet, measures: Measures, classes: int) -> tuple[i
 
 def _place(dataset: Dataset, images: ImageSet, split: str, index: int) -> Place:
     return Place(split, dataset.classes[images.labels[index]], images.name(index))
+
+
+def _unreadable(
+    dataset: Dataset, sets: Mapping[str, ImageSet], measures: Mapping[str, Measures]
+) -> tuple[Unreadable, ...]:
+    return tuple(
+        Unreadable(_place(dataset, sets[split], split, index), reason)
+        for split, part in measures.items()
+        for index, reason in part.unreadable.items()
+    )
+
+
+def _search(copies: Copies) -> dict[str, float]:
+    return {
+        "bits": copies.radius,
+        "likeness": copies.likeness,
+        "plain": copies.plain,
+        "crowded": copies.crowded,
+    }
+
+
+def _suggestion(
+    dataset: Dataset, sizes: Sizes | None, headers: Sequence[Header], count: int, channels: int
+) -> Suggestion | None:
+    if sizes is None:
+        return None
+    grey = all(header.mode in GREY_MODES for header in headers)
+    signs = flip_hint(dataset.classes) is not None
+    return suggest(sizes.side, count, channels=channels, grey=grey, signs=signs)
 
 
 def _sizes(measures: Mapping[str, Measures]) -> Sizes | None:
