@@ -206,3 +206,49 @@ def test_bad_uses_of_a_good_run(folder: Path, tmp_path: Path, capsys: pytest.Cap
     shutil.rmtree(run / "last")
     assert main(["predict", str(run), image]) == 2
     assert "has no weights yet" in capsys.readouterr().err
+
+
+def width(path: Path) -> int:
+    with Image.open(path) as picture:
+        return picture.width
+
+
+def test_scan(shared_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(shared_folder, data)
+    copied = next((data / "train" / "digit 0").glob("*.png"))
+    shutil.copy(copied, data / "test" / "digit 0" / "leak.png")
+    (data / "train" / "digit 1" / "bad.png").write_bytes(b"no image")
+    assert main(["scan", str(data), "--picture", str(tmp_path / "sheet.png"), "-j", "0"]) == 0
+    printed = capsys.readouterr().out
+    assert "leak.png" in printed
+    assert "bad.png" in printed
+    assert "suggestion: vitlet train" in printed
+    assert width(tmp_path / "sheet.png") > 100
+    assert main(["scan", str(data), "--json", "-j", "0"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["classes"] == ["digit 0", "digit 1", "digit 2"]
+    assert main(["scan", str(tmp_path / "absent")]) == 2
+    assert "no such folder" in capsys.readouterr().err
+
+
+def test_explain(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [str(tmp_path / name) for name in ("plain", "priced")]
+    assert main(["train", str(folder), *QUICK, "--output", runs[0]]) == 0
+    assert main(["train", str(folder), *QUICK, "--task", "attention-distance=1", "--output", runs[1]]) == 0
+    image = str(next(folder.rglob("*.png")))
+    assert main(["explain", *runs, "--images", image, "--output", str(tmp_path / "pictures")]) == 0
+    written = sorted(path.name for path in (tmp_path / "pictures").iterdir())
+    stem = Path(image).stem
+    assert written == [f"1-plain-{stem}.png", f"2-priced-{stem}.png", "distance.png"]
+    assert all(width(tmp_path / "pictures" / name) > 200 for name in written)
+    capsys.readouterr()
+    assert main(["explain", runs[0], "--images", "absent.png"]) == 2
+    assert "no such image file" in capsys.readouterr().err
+    cnn = str(tmp_path / "cnn")
+    small = ["--model", "resnet10t", "--img-size", "64", "--epochs", "1", "-b", "8", "--device", "cpu"]
+    assert main(["train", str(folder), *small, "--output", cnn]) == 0
+    capsys.readouterr()
+    assert main(["explain", cnn, "--images", image, "--output", str(tmp_path / "none")]) == 2
+    assert "attention" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()

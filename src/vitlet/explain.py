@@ -160,11 +160,17 @@ def draw_distances(explained: Mapping[str, Sequence[Explanation]], path: Path) -
     plt = _pyplot()
     figure, axis = plt.subplots(figsize=(6, 3.8), layout="constrained")
     for run, found in explained.items():
-        layers = range(1, len(found[0].distances) + 1)
-        axis.plot(layers, np.mean([each.distances for each in found], axis=0), marker="o", label=_plain(run))
+        axis.plot(
+            range(1, len(found[0].distances) + 1),
+            np.mean([each.distances for each in found], axis=0),
+            marker="o",
+            label=_plain(run),
+        )
     first = next(iter(explained.values()))[0]
     axis.plot(range(1, len(first.uniform) + 1), first.uniform, color="0.5", linestyle=":", label="spread evenly")
-    axis.set(xlabel="layer", ylabel="mean attention distance, patches", ylim=(0, None))
+    highest = max(first.uniform + [value for found in explained.values() for each in found for value in each.distances])
+    layers = range(1, len(first.uniform) + 1)
+    axis.set(xlabel="layer", ylabel="mean attention distance, patches", ylim=(0, 1.25 * highest), xticks=layers)
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
     figure.savefig(path, dpi=130)

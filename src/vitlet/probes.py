@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitlet.backbone import TimmBackbone
 from vitlet.config import RunConfig
 from vitlet.data.images import ImageSet, Subset
 from vitlet.data.loading import EvaluationSet, evaluation_loader
@@ -24,6 +25,7 @@ from vitlet.models.factory import build_model, data_statistics
 from vitlet.models.initialise import load_weights, pooled_features, switch_positions_off
 from vitlet.prepare import find_device
 from vitlet.runs import read_config, run_weights
+from vitlet.views import View
 
 
 @dataclass(frozen=True)
@@ -122,11 +124,19 @@ def extract(
     dataset = EvaluationSet(Lazy(images, True, Fit(preprocess)), preprocess, channels=config.in_chans)
     found, labels = [], []
     for batch, named in evaluation_loader(dataset, batch_size=256, workers=0, device=str(device)):
-        features = batch.flatten(1) if model is None else pooled_features(model, batch.to(device)).float().cpu()
-        found.append(features)
+        features = batch if model is None else _features(model, batch.to(device), config).float().cpu()
+        found.append(features.flatten(1))
         labels.append(named)
     together = torch.cat(found)
     return F.normalize(together - together.mean(0), dim=1), torch.cat(labels)
+
+
+def _features(model: nn.Module, images: Tensor, config: RunConfig) -> Tensor:
+    """What the classifier sees; in pre-training, whose tasks leave a class token untrained, the mean over tokens."""
+    if not config.pretrain:
+        return pooled_features(model, images)
+    found = TimmBackbone(model, img_size=config.img_size, in_chans=config.in_chans)(View(images))
+    return found.last.tokens.mean((2, 3))
 
 
 def knn_accuracy(known: Tensor, labels: Tensor, queries: Tensor, answers: Tensor, neighbours: int) -> float:

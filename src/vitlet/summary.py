@@ -109,7 +109,7 @@ def print_scan(dataset: Dataset, *, channels: int, workers: int | None, picture:
     if picture is not None:
         picture_grid(dataset, picture, channels=channels)
     if as_json:
-        print(json.dumps(report.to_dict(), ensure_ascii=False, indent=2))
+        print(json.dumps(report.to_dict(), indent=2))
         return
     for text in scan_lines(report):
         say(text)
