@@ -1,3 +1,3 @@
 """Networks by name, through timm; importing this package makes timm find the house's own."""
 
-from vitlet.models import arvit as arvit
+import vitlet.models.arvit  # noqa: F401  # registers its models

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from timm.layers.pos_embed_rel import resize_rel_pos_bias_table
 from timm import optim
+from timm.layers.pos_embed_rel import resize_rel_pos_bias_table
 from torch import Tensor, nn
 
 from vitlet.errors import VitletError, first_line
