@@ -21,6 +21,7 @@ from vitlet.data.sources import Request, load_dataset
 from vitlet.data.splits import keep
 from vitlet.data.store import Fit, Lazy
 from vitlet.errors import VitletError
+from vitlet.features import Features
 from vitlet.models.factory import build_model, data_statistics
 from vitlet.models.initialise import load_weights, pooled_features, switch_positions_off
 from vitlet.prepare import find_device
@@ -135,7 +136,7 @@ def _features(model: nn.Module, images: Tensor, config: RunConfig) -> Tensor:
     """What the classifier sees; in pre-training, whose tasks leave a class token untrained, the mean over tokens."""
     if not config.pretrain:
         return pooled_features(model, images)
-    found = TimmBackbone(model, img_size=config.img_size, in_chans=config.in_chans)(View(images))
+    found: Features = TimmBackbone(model, img_size=config.img_size, in_chans=config.in_chans)(View(images))
     return found.last.tokens.mean((2, 3))
 
 

@@ -13,6 +13,8 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
+from vitlet.runs import read_rows
+
 if TYPE_CHECKING:
     from vitlet.data.images import Dataset
     from vitlet.engine import RunResult
@@ -38,6 +40,7 @@ def print_result(result: RunResult) -> None:
     for warning in result.warnings:
         say(f"note: {warning}")
     say(f"run: {result.path}")
+    say(f"curves: {draw_run(result.path)}")
 
 
 def demo_table(results: Mapping[str, RunResult]) -> None:
@@ -122,6 +125,18 @@ def say(text: str) -> None:
     Console().print(text, highlight=False, markup=False, soft_wrap=True)
 
 
+def draw_run(path: Path) -> Path:
+    """The curves of one run as a picture in its folder: accuracy, loss, and what each task learned."""
+    rows = read_rows(path)
+    found = [key for key in rows[-1] if key.startswith("train/") and key.count("/") == 2]
+    of_tasks = [key for key in found if key.rpartition("/")[2].startswith(("error", "accuracy"))]
+    metrics = {"val/top1": "validation accuracy, %"} if "val/top1" in rows[-1] else {}
+    metrics |= {"train/loss": "training loss"}
+    metrics |= {key: key.removeprefix("train/").replace("/", ": ").replace("_", " in ") for key in of_tasks[:3]}
+    plot_curves({path.name: rows}, path / "curves.png", metrics=metrics)
+    return path / "curves.png"
+
+
 def plot_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path, *, metrics: Mapping[str, str]) -> None:
     """Curves over epochs, one panel per metric, one line per run; written as a picture.
 
@@ -141,7 +156,9 @@ def plot_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path, *, 
             points = [(row["epoch"], row[key]) for row in rows if key in row]
             if points:
                 axis.plot(*zip(*points, strict=True), label=name, color=f"C{index}")
-                chance = rows[0].get(key.replace("error", "chance")) if "error" in key else None
+                task, _, metric = key.rpartition("/")
+                beside = metric.replace("error", "chance").replace("accuracy", "chance")
+                chance = rows[0].get(f"{task}/{beside}") if beside != metric else None
                 if chance is not None:
                     axis.axhline(chance, color="0.5", linestyle=":", label="chance (constant guess)")
         axis.set(title=title, xlabel="epoch")
