@@ -77,6 +77,11 @@ def test_models_by_pattern(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.split() == ["swin_tiny_patch4_window7_224"]
     assert main(["models", "resnet18"]) == 0
     assert "resnet18d" in capsys.readouterr().out
+    assert main(["models", "--attention"]) == 0
+    with_maps = capsys.readouterr().out.split()
+    assert len(with_maps) > 300
+    assert "vit_tiny_patch16_224" in with_maps
+    assert "resnet18" not in with_maps
     assert main(["models", "resnt50"]) == 2
     assert "Did you mean 'resnet50'" in capsys.readouterr().err
 

@@ -120,10 +120,59 @@ def load_exported(folder: Path) -> nn.Module:
     return model
 
 
-def find_models(pattern: str = "") -> list[str]:
-    """Names of networks that match a pattern with wildcards; a plain word matches anywhere in a name."""
+ATTENTION_FAMILIES = (
+    "beit",
+    "cait",
+    "cpubone",
+    "csatv2",
+    "davit",
+    "deepseek_vit",
+    "deit",
+    "efficientformer",
+    "efficientformer_v2",
+    "efficientvit_msra",
+    "eva",
+    "gcvit",
+    "hieradet_sam2",
+    "iformer",
+    "levit",
+    "maxxvit",
+    "mobilenetv5",
+    "mvitv2",
+    "naflexvit",
+    "nextvit",
+    "pit",
+    "pvt_v2",
+    "qwen3_vit",
+    "shvit",
+    "swin_transformer",
+    "swin_transformer_v2",
+    "swin_transformer_v2_cr",
+    "tiny_vit",
+    "tnt",
+    "twins",
+    "vision_transformer",
+    "vision_transformer_hybrid",
+    "vision_transformer_relpos",
+    "vitamin",
+    "volo",
+)
+"""Modules of timm all of whose networks have attention maps over their token grid (benchmarks/attention_models.py)."""
+
+
+def find_models(pattern: str = "", *, attention: bool = False) -> list[str]:
+    """Names of networks that match a pattern with wildcards; a plain word matches anywhere in a name.
+
+    Args:
+        pattern: such as ``vit*`` or ``swin``.
+        attention: only families whose attention maps can be read.
+    """
     wildcard = pattern if any(sign in pattern for sign in "*?[") or not pattern else f"*{pattern}*"
     names: list[str] = timm.list_models(wildcard)
+    if attention:
+        covered = {name for family in ATTENTION_FAMILIES for name in timm.list_models(module=family)}
+        names = [name for name in names if name in covered or name.startswith("arvit")]
     if not names:
-        raise VitletError(f"no model matches {pattern!r}.{nearest(pattern, timm.list_models())}")
+        which = " with attention maps" if attention else ""
+        raise VitletError(f"no model{which} matches {pattern!r}.{nearest(pattern, timm.list_models())}")
     return names
