@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitlet.geometry import manhattan
-from vitlet.rowblocks import blocked_costs, pair_weights
+from vitlet.rowblocks import Attended, Prices
 
 Heads = Literal["averaged", "each"]
 Price = Callable[[slice, Tensor], Tensor]
@@ -71,8 +71,8 @@ class AttentionMap:
         coords: ``(1 or B, G, N, 2)``, row and column of each token in cells of the layer's grid.
         cells: ``(G, N)``, each token's index in the grid, row by row; None where attention is global.
         visible: ``(G, N, N)``, pairs of which both have a place and may see each other; None for all.
-        maps: ``(B*G, h, P+N, P+N)`` after the softmax, before dropout; None where only the next two were kept.
-        query, key: ``(B, h, P+N, d)``, the query scaled.
+        maps: ``(B*G, h, P+N, P+N)`` after the softmax, before dropout; None where it was not written down.
+        attended: what the map can be made from, if it was not.
     """
 
     shape: AttentionShape
@@ -80,16 +80,15 @@ class AttentionMap:
     cells: Tensor | None = None
     visible: Tensor | None = None
     maps: Tensor | None = None
-    query: Tensor | None = None
-    key: Tensor | None = None
+    attended: Attended | None = None
 
     @property
     def weights(self) -> Tensor:
         """The whole map, ``(B*G, h, P+N, P+N)``; differentiable. Large where it was not kept."""
         if self.maps is not None:
             return self.maps
-        assert self.query is not None and self.key is not None
-        return (self.query @ self.key.transpose(-2, -1)).softmax(-1)
+        assert self.attended is not None
+        return (self.attended.query @ self.attended.key.transpose(-2, -1)).softmax(-1)
 
     @property
     def patches(self) -> Tensor:
@@ -126,17 +125,13 @@ class AttentionMap:
         return patches
 
     def _read_blocked(self, price: Price, heads: Heads, extremes: bool) -> Reading:
-        assert self.query is not None and self.key is not None
-        found = blocked_costs(
-            self.query, self.key, self.coords[:, 0], price, prefix=self.shape.prefix, each=heads == "each",
-            extremes=extremes,
-        )  # fmt: skip
+        assert self.attended is not None
+        prefix = self.shape.prefix
+        prices = Prices(self.coords[:, 0], price)
+        found = self.attended.cost(prices, prefix=prefix, each=heads == "each", extremes=extremes)
         if not extremes:
             return Reading(found.cost, found.price, found.distance)
-        low, high = (
-            pair_weights(self.query, self.key, index, prefix=self.shape.prefix)
-            for index in (found.lowest, found.highest)
-        )
+        low, high = (self.attended.weight(index, prefix=prefix) for index in (found.lowest, found.highest))
         return Reading(found.cost, found.price, found.distance, low, high)
 
 

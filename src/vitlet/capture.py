@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from vitlet.rowblocks import Attended, attend
+
 EXPLICIT_TOKENS = 784
 """Up to this many tokens the map is computed openly; beyond, it is never written down."""
 
@@ -25,32 +27,45 @@ class Caught(NamedTuple):
     """A map, or what it can be made of."""
 
     maps: Tensor | None
-    query: Tensor | None = None
-    key: Tensor | None = None
+    attended: Attended | None = None
 
 
-def open_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """What ``scaled_dot_product_attention`` computes, and the map (before dropout)."""
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    if enable_gqa:
-        groups = query.shape[-3] // key.shape[-3]
-        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
-    scores = (query * scale) @ key.transpose(-2, -1)
-    if is_causal:
-        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    if attn_mask is not None:
-        scores = scores.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
-    weights = scores.softmax(-1)
-    return F.dropout(weights, dropout_p).to(value.dtype) @ value, weights
+class SdpaCall(NamedTuple):
+    """The arguments of ``scaled_dot_product_attention``, by its names and in its order."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    attn_mask: Tensor | None = None
+    dropout_p: float = 0.0
+    is_causal: bool = False
+    scale: float | None = None
+    enable_gqa: bool = False
+
+    @property
+    def factor(self) -> float:
+        """What scores are multiplied with."""
+        return self.query.shape[-1] ** -0.5 if self.scale is None else self.scale
+
+    @property
+    def plain(self) -> bool:
+        """Whether every weight is used, as it is, for queries, keys and values of one shape ``(B, h, T, d)``."""
+        alike = self.query.shape == self.key.shape == self.value.shape and self.query.ndim == 4
+        return alike and self.attn_mask is None and not self.is_causal and not self.dropout_p
+
+    def openly(self) -> tuple[Tensor, Tensor]:
+        """What the call computes, and the map (before dropout)."""
+        key, value, mask = self.key, self.value, self.attn_mask
+        if self.enable_gqa:
+            groups = self.query.shape[-3] // key.shape[-3]
+            key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+        scores = (self.query * self.factor) @ key.transpose(-2, -1)
+        if self.is_causal:
+            mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+        weights = scores.softmax(-1)
+        return F.dropout(weights, self.dropout_p).to(value.dtype) @ value, weights
 
 
 def is_attention(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
@@ -82,27 +97,14 @@ class _Watch(TorchFunctionMode):
             maps = func(*args, **kwargs)
             self.found.append(Caught(maps))
             return maps
-        query, key, masked, scale = plain_arguments(*args, **kwargs)
-        if query.shape[-2] > self.explicit_tokens and not masked and query.shape == key.shape:
-            self.found.append(Caught(None, query * scale, key))
-            return func(*args, **kwargs)
-        out, maps = open_attention(*args, **kwargs)
+        call = SdpaCall(*args, **kwargs)
+        if call.query.shape[-2] > self.explicit_tokens and call.plain:
+            out, attended = attend(call.query, call.key, call.value, call.factor)
+            self.found.append(Caught(None, attended))
+            return out
+        out, maps = call.openly()
         self.found.append(Caught(maps))
         return out
-
-
-def plain_arguments(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> tuple[Tensor, Tensor, bool, float]:
-    """Query, key, whether some pairs are treated differently, and the scale."""
-    return query, key, attn_mask is not None or is_causal, query.shape[-1] ** -0.5 if scale is None else scale
 
 
 class Tap:

@@ -49,9 +49,7 @@ def pair_offsets(coords: Tensor, pairs: Tensor) -> Tensor:
 
 def manhattan(first: Tensor, second: Tensor) -> Tensor:
     """Rows plus columns between all pairs of places: ``(..., R, 2)`` and ``(..., N, 2)`` to ``(..., R, N)``."""
-    rows = (first[..., :, None, 0] - second[..., None, :, 0]).abs_()
-    columns = (first[..., :, None, 1] - second[..., None, :, 1]).abs_()
-    return rows.add_(columns)
+    return torch.cdist(first, second, p=1.0)
 
 
 def chance_error(size: int, *, signed: bool) -> float:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from vitlet.attention import AttentionMap, AttentionShape, uniform_distance
-from vitlet.capture import Caught, is_attention, open_attention, plain_arguments
+from vitlet.capture import Caught, SdpaCall, is_attention
 from vitlet.errors import VitletError
 from vitlet.geometry import grid_coords
 from vitlet.views import View
@@ -50,7 +50,7 @@ class Layer:
         maps = caught.maps
         if maps is not None and maps.ndim == 3:
             maps = maps[:, None]  # one head
-        return AttentionMap(self.shape, coords, cells, visible, maps, caught.query, caught.key)
+        return AttentionMap(self.shape, coords, cells, visible, maps, caught.attended)
 
 
 @dataclass(frozen=True)
@@ -120,14 +120,14 @@ class _SurveyMode(TorchFunctionMode):
         out = func(*args, **kwargs)
         if is_attention(func, args, kwargs):
             if func is F.scaled_dot_product_attention:
-                query, key, _, _ = plain_arguments(*args, **kwargs)
-                shape: tuple[int, ...] = (*query.shape[:-1], key.shape[-2])
-                weights: Callable[[], Tensor] = lambda: open_attention(*args, **kwargs)[1]  # noqa: E731
+                call = SdpaCall(*args, **kwargs)
+                shape: tuple[int, ...] = (*call.query.shape[:-1], call.key.shape[-2])
+                weights: Callable[[], Tensor] = lambda: call.openly()[1]  # noqa: E731
             else:
                 shape, weights = tuple(out.shape), lambda: out
-            call = _Call(list(self.stack), 0, shape, weights)
-            call.number = sum(earlier.path == call.path for earlier in self.calls)
-            self.calls.append(call)
+            seen = _Call(list(self.stack), 0, shape, weights)
+            seen.number = sum(earlier.path == seen.path for earlier in self.calls)
+            self.calls.append(seen)
         return out
 
     def enter(self, name: str) -> Callable[..., None]:

@@ -105,6 +105,7 @@ NOT_OVER_PLACES = {
     "CrossCovarianceAttn": "attends over channels",
     "ChannelAttention": "attends over channels",
     "ChannelAttentionV2": "attends over channels",
+    "HSMSSD": "mixes states, not places",
     "MaskUnitAttention": "keeps its tokens in another order than the grid",
 }
 """Attention whose shape could pass for a map over the grid."""

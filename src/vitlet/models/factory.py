@@ -11,6 +11,7 @@ import timm
 from torch import nn
 
 from vitlet.errors import VitletError, first_line, nearest
+from vitlet.models.attention_families import FAMILIES, has_attention_maps
 
 RESERVED = {
     "pretrained",
@@ -120,59 +121,27 @@ def load_exported(folder: Path) -> nn.Module:
     return model
 
 
-ATTENTION_FAMILIES = (
-    "beit",
-    "cait",
-    "cpubone",
-    "csatv2",
-    "davit",
-    "deepseek_vit",
-    "deit",
-    "efficientformer",
-    "efficientformer_v2",
-    "efficientvit_msra",
-    "eva",
-    "gcvit",
-    "hieradet_sam2",
-    "iformer",
-    "levit",
-    "maxxvit",
-    "mobilenetv5",
-    "mvitv2",
-    "naflexvit",
-    "nextvit",
-    "pit",
-    "pvt_v2",
-    "qwen3_vit",
-    "shvit",
-    "swin_transformer",
-    "swin_transformer_v2",
-    "swin_transformer_v2_cr",
-    "tiny_vit",
-    "tnt",
-    "twins",
-    "vision_transformer",
-    "vision_transformer_hybrid",
-    "vision_transformer_relpos",
-    "vitamin",
-    "volo",
-)
-"""Modules of timm all of whose networks have attention maps over their token grid (benchmarks/attention_models.py)."""
-
-
 def find_models(pattern: str = "", *, attention: bool = False) -> list[str]:
     """Names of networks that match a pattern with wildcards; a plain word matches anywhere in a name.
 
     Args:
         pattern: such as ``vit*`` or ``swin``.
-        attention: only families whose attention maps can be read.
+        attention: only those known to have attention maps over their token grid.
     """
     wildcard = pattern if any(sign in pattern for sign in "*?[") or not pattern else f"*{pattern}*"
     names: list[str] = timm.list_models(wildcard)
     if attention:
-        covered = {name for family in ATTENTION_FAMILIES for name in timm.list_models(module=family)}
-        names = [name for name in names if name in covered or name.startswith("arvit")]
+        names = [name for name in names if has_attention_maps(name, _family(name))]
     if not names:
         which = " with attention maps" if attention else ""
         raise VitletError(f"no model{which} matches {pattern!r}.{nearest(pattern, timm.list_models())}")
     return names
+
+
+def attention_families() -> dict[str, str]:
+    """Families (modules of timm, and the house's own) with attention maps -> what the maps cover."""
+    return {family: covered for family, (_, covered) in FAMILIES.items()}
+
+
+def _family(name: str) -> str:
+    return str(timm.models.model_entrypoint(name).__module__).rpartition(".")[2]

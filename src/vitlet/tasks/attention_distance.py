@@ -24,13 +24,13 @@ BEST_DEPTH = 3 / 6
 
 def linear_penalty(distances: Tensor) -> Tensor:
     """From 0.1 to about 1 along each row: distances ``(..., R, N)`` in cells to prices."""
-    return (distances + 0.1) / (distances.amax(-1, keepdim=True) + 1)
+    return (distances + 0.1).div_(distances.amax(-1, keepdim=True) + 1)
 
 
 def smooth_sign_penalty(distances: Tensor) -> Tensor:
     """Below 0 within a quarter of a row's largest distance, up to 1 beyond: near pairs are rewarded."""
     beyond = distances - distances.amax(-1, keepdim=True) / 4
-    return beyond * (beyond.square() + 0.5).rsqrt()
+    return beyond.square().add_(0.5).rsqrt_().mul_(beyond)
 
 
 PENALTIES: dict[str, Callable[[Tensor], Tensor]] = {"linear": linear_penalty, "smooth-sign": smooth_sign_penalty}
