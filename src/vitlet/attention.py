@@ -18,6 +18,7 @@ from vitlet.geometry import manhattan
 from vitlet.rowblocks import Attended, Prices
 
 Heads = Literal["averaged", "each"]
+Rows = Literal["normalised", "plain"]
 Price = Callable[[slice, Tensor], Tensor]
 """From rows of the map, and the distances of their pairs ``(1 or B, G, R, N)``, to prices of the same shape."""
 
@@ -97,41 +98,58 @@ class AttentionMap:
         patches: Tensor = self.weights[..., start:, start:].unflatten(0, (-1, self.shape.windows))
         return patches
 
-    def read(self, price: Price, *, heads: Heads = "averaged", extremes: bool = False) -> Reading:
-        """Costs, mean distance and, if asked for, the smallest and largest weight."""
+    def read(
+        self, price: Price, *, heads: Heads = "averaged", rows: Rows = "normalised", extremes: bool = False
+    ) -> Reading:
+        """Costs, mean distance and, if asked for, the smallest and largest weight.
+
+        Args:
+            price: of pairs.
+            heads: read the average of the heads' maps, or each map.
+            rows: whether what a token pays to prefix tokens counts: plain rows sum to less than 1.
+            extremes: find the smallest and largest weight.
+        """
         if self.maps is None:
-            return self._read_blocked(price, heads, extremes)
-        maps = self._patch_maps(heads)  # B, G, 1 or h, N, N
+            return self._read_blocked(price, heads, rows, extremes)
+        maps = self.patches.to(torch.promote_types(self.maps.dtype, torch.float32))  # B, G, h, N, N
+        chosen = self._shares(maps) if rows == "normalised" else maps
+        if heads == "averaged":
+            chosen = chosen.mean(2, keepdim=True)
         distances = masked(manhattan(self.coords, self.coords), self.visible)  # 1 or B, G, N, N
         prices = masked(price(slice(None), distances), self.visible)
-        cost = (maps * prices[:, :, None]).sum((1, 3, 4))
+        cost = (chosen * prices[:, :, None]).sum((1, 3, 4))
         total = prices.sum((1, 2, 3))
-        distance = mean_distance(maps.detach(), distances[:, :, None], self.visible)
+        reach = chosen.detach() if rows == "normalised" or self._whole else self._shares(maps.detach())
+        rows_in_all = reach.shape[0] * reach.shape[2] * self.shape.height * self.shape.width
+        distance = (reach * distances[:, :, None]).sum() / rows_in_all
         if not extremes:
             return Reading(cost, total, distance)
-        flat = maps.transpose(1, 2).flatten(2)  # B, 1 or h, pairs
+        flat = chosen.transpose(1, 2).flatten(2)  # B, 1 or h, pairs
         hidden = None if self.visible is None else ~self.visible.flatten()
         with torch.no_grad():
             low = (flat if hidden is None else flat.masked_fill(hidden, torch.inf)).argmin(-1, keepdim=True)
             high = (flat if hidden is None else flat.masked_fill(hidden, -torch.inf)).argmax(-1, keepdim=True)
         return Reading(cost, total, distance, flat.gather(-1, low)[..., 0], flat.gather(-1, high)[..., 0])
 
-    def _patch_maps(self, heads: Heads) -> Tensor:
-        """Tokens with a place, in full precision: ``(B, G, 1 or h, N, N)``."""
-        assert self.maps is not None
-        maps = self.maps.mean(1, keepdim=True) if heads == "averaged" else self.maps
-        maps = maps.to(torch.promote_types(maps.dtype, torch.float32))[..., self.shape.prefix :, self.shape.prefix :]
-        patches: Tensor = maps.unflatten(0, (-1, self.shape.windows))
-        return patches
+    @property
+    def _whole(self) -> bool:
+        """Whether rows sum to 1 over the tokens with a place."""
+        return self.shape.prefix == 0 and self.visible is None
 
-    def _read_blocked(self, price: Price, heads: Heads, extremes: bool) -> Reading:
+    def _shares(self, maps: Tensor) -> Tensor:
+        """Rows that sum to 1 over the tokens with a place that can be seen."""
+        if self._whole:
+            return maps
+        mass = maps if self.visible is None else maps * self.visible[:, None]
+        return maps / mass.sum(-1, keepdim=True).clamp(min=1e-30)
+
+    def _read_blocked(self, price: Price, heads: Heads, rows: Rows, extremes: bool) -> Reading:
         assert self.attended is not None
-        prefix = self.shape.prefix
-        prices = Prices(self.coords[:, 0], price)
-        found = self.attended.cost(prices, prefix=prefix, each=heads == "each", extremes=extremes)
+        prices = Prices(self.coords[:, 0], price, self.shape.prefix, rows == "normalised")
+        found = self.attended.cost(prices, each=heads == "each", extremes=extremes)
         if not extremes:
             return Reading(found.cost, found.price, found.distance)
-        low, high = (self.attended.weight(index, prefix=prefix) for index in (found.lowest, found.highest))
+        low, high = (self.attended.weight(index, prices) for index in (found.lowest, found.highest))
         return Reading(found.cost, found.price, found.distance, low, high)
 
 
@@ -140,21 +158,10 @@ def masked(values: Tensor, visible: Tensor | None) -> Tensor:
     return values if visible is None else values * visible
 
 
-def mean_distance(maps: Tensor, distances: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Mean distance of attention, over rows that are normalised to the pairs which see each other.
-
-    Args:
-        maps: ``(..., G, k, N, N)``.
-        distances: broadcastable to it; 0 where a pair is not visible.
-        visible: ``(G, N, N)``.
-    """
-    reach = (maps * distances).sum(-1)
-    mass = (maps if visible is None else maps * visible[:, None]).sum(-1)
-    rows = mass > 0  # a row of padding has none
-    return torch.where(rows, reach / mass.clamp(min=1e-30), 0).sum() / rows.sum()
-
-
 def uniform_distance(coords: Tensor, visible: Tensor | None = None) -> float:
-    """`mean_distance` of attention that is spread evenly: coords ``(G, N, 2)``."""
-    distances = masked(manhattan(coords, coords), visible)[:, None]
-    return float(mean_distance(torch.ones_like(distances), distances, visible))
+    """Mean distance of attention that is spread evenly over the pairs that see each other: coords ``(G, N, 2)``."""
+    distances = masked(manhattan(coords, coords), visible)
+    seen = torch.ones_like(distances) if visible is None else visible.to(distances.dtype)
+    count = seen.sum(-1)
+    rows = count > 0  # a row of padding has none
+    return float((distances.sum(-1) / count.clamp(min=1))[rows].mean())

@@ -16,11 +16,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from vitlet.attention import AttentionMap, AttentionShape, Heads, Price, Reading
+from vitlet.attention import AttentionMap, AttentionShape, Heads, Price, Reading, Rows
 from vitlet.errors import VitletError
 from vitlet.features import Features, Needs
 
 Reduction = Literal["mean", "log"]
+
+ROWS: dict[str, Rows] = {"paper": "normalised", "reference": "plain"}
+"""By preset. ARViT has no class token, and there the two are the same. Where there is one, a plain price is soon paid
+by nobody: all attention flees to the class token. A map that is stretched cannot flee."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ def regularize(
     price: Callable[[AttentionMap], Price],
     *,
     heads: Heads,
+    rows: Rows,
     reduction: Reduction,
 ) -> tuple[Tensor, dict[str, Tensor | float]]:
     """Loss over several layers, and each layer's mean attention distance beside that of even attention.
@@ -96,7 +101,7 @@ def regularize(
     metrics: dict[str, Tensor | float] = {}
     for index in layers:
         attention = features.attention[index]
-        reading = attention.read(price(attention), heads=heads, extremes=reduction == "log")
+        reading = attention.read(price(attention), heads=heads, rows=rows, extremes=reduction == "log")
         losses.append(layer_cost(reading, attention.shape, reduction))
         metrics[f"layer{index + 1}_distance"] = reading.distance
         metrics[f"layer{index + 1}_uniform"] = attention.shape.uniform_distance

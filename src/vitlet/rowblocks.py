@@ -41,10 +41,14 @@ class Prices:
     Attributes:
         coords: ``(1 or B, N, 2)``.
         price: from rows and their distances ``(1 or B, 1, R, N)`` to prices of the same shape.
+        prefix: P, tokens in front that have no place.
+        normalised: a row's weights count as shares of what it pays to tokens with a place.
     """
 
     coords: Tensor
     price: Callable[[slice, Tensor], Tensor]
+    prefix: int = 0
+    normalised: bool = True
 
     def rows(self, rows: slice) -> tuple[Tensor, Tensor]:
         """Distances and prices of these rows, ``(1 or B, R, N)``."""
@@ -70,28 +74,45 @@ class Attended:
     waiting: list[_Waiting] = field(default_factory=list)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # loops over blocks: nothing to gain from tracing them
-    def cost(self, prices: Prices, *, prefix: int = 0, each: bool = False, extremes: bool = False) -> Costs:
+    def cost(self, prices: Prices, *, each: bool = False, extremes: bool = False) -> Costs:
         """Price times weight, summed over the pairs of every image, of the heads' average or of each head."""
         with torch.autocast(self.query.device.type, enabled=False):
-            found: tuple[Tensor, ...] = _Cost.apply(self.token, self, prices, prefix, each, extremes)
+            found: tuple[Tensor, ...] = _Cost.apply(self.token, self, prices, each, extremes)
         return Costs(*found)
 
-    def weight(self, index: Tensor, *, prefix: int = 0) -> Tensor:
+    def weight(self, index: Tensor, prices: Prices) -> Tensor:
         """Weights of single pairs, differentiable: ``(B, 1 or h)`` to ``(B, 1 or h)``, 1 for the heads' average."""
-        heads, tokens = self.query.shape[1], self.query.shape[2] - prefix
-        row = (index // tokens + prefix).expand(-1, heads)  # B, h
-        column = (index % tokens + prefix).expand(-1, heads)
+        heads, tokens = self.query.shape[1], self.query.shape[2] - prices.prefix
+        row = (index // tokens + prices.prefix).expand(-1, heads)  # B, h
+        column = (index % tokens).expand(-1, heads)
         chosen = self.query.gather(2, row[..., None, None].expand(-1, -1, 1, self.query.shape[3]))  # B, h, 1, d
-        weights = (chosen @ self.key.transpose(-2, -1)).to(self.logsumexp.dtype).softmax(-1)[:, :, 0]
+        scores = (chosen @ self.key.transpose(-2, -1)).to(self.logsumexp.dtype)[:, :, 0]  # B, h, T
+        if prices.normalised:
+            weights = scores[..., prices.prefix :].softmax(-1)
+        else:
+            weights = scores.softmax(-1)[..., prices.prefix :]
         found = weights.gather(2, column[..., None])[..., 0]
         return found.mean(1, keepdim=True) if index.shape[1] == 1 else found
 
 
 class _Waiting(NamedTuple):
     prices: Prices
-    prefix: int
     factor: Tensor  # K, 1, 1: the cost's gradient
     by_row: Tensor  # K, N, 1: each row's share of the cost
+    mass: Tensor  # K, N, 1: what the row pays to tokens with a place
+
+    def add_slope(self, slope: Tensor, price: Tensor, group: slice, rows: slice) -> None:
+        """Add the gradient with respect to these weights ``(K', R, N)``."""
+        factor = self.factor[group]
+        if self.of_shares:
+            factor = factor / self.mass[group, rows]
+            slope.addcmul_(self.by_row[group, rows], factor, value=-1)
+        slope.addcmul_(price, factor)
+
+    @property
+    def of_shares(self) -> bool:
+        """Whether shares differ from weights."""
+        return self.prices.normalised and self.prices.prefix > 0
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -187,8 +208,9 @@ def _gradients(
     of_query, of_key, of_value = (torch.zeros_like(part) for part in (queries, keys, values))
     mean = (of_outs * _maps(out)).sum(-1, keepdim=True)  # K, T, 1: of each row's gradient, under its weights
     for cost in waiting:
-        mean[:, cost.prefix :] += cost.factor * cost.by_row
-    prefix = waiting[0].prefix if waiting else 0
+        if not cost.of_shares:  # shares sum to 1 whatever the weights: their gradient has no such part
+            mean[:, cost.prices.prefix :] += cost.factor * cost.by_row
+    prefix = waiting[0].prices.prefix if waiting else 0
     buffers = _Buffers(queries)
     for rows, groups in _row_blocks(len(queries), tokens, prefix, query.device):
         placed = slice(rows.start - prefix, rows.stop - prefix)
@@ -198,9 +220,10 @@ def _gradients(
             _weights(queries[group, rows], keys[group], logsumexp[group, rows], out=weights)
             torch.bmm(of_outs[group, rows], values[group].transpose(1, 2), out=slope)
             of_value[group].baddbmm_(weights.transpose(1, 2), of_outs[group, rows])
+            slope.sub_(mean[group, rows])
             for cost, price in zip(waiting, prices, strict=False):
-                slope[..., prefix:].addcmul_(_of_maps(price, group, heads), cost.factor[group])
-            slope.sub_(mean[group, rows]).mul_(weights)
+                cost.add_slope(slope[..., prefix:], _of_maps(price, group, heads), group, placed)
+            slope.mul_(weights)
             of_query[group, rows] = torch.bmm(slope, keys[group])
             of_key[group].baddbmm_(slope.transpose(1, 2), queries[group, rows])
     return of_query, of_key, of_value
@@ -230,10 +253,11 @@ class _Cost(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, token: Tensor, attended: Attended, prices: Prices, prefix: int, each: bool, extremes: bool
+        ctx: Any, token: Tensor, attended: Attended, prices: Prices, each: bool, extremes: bool
     ) -> tuple[Tensor, ...]:
         queries, keys = _maps(attended.query), _maps(attended.key)
         batch, heads, tokens, _ = attended.query.shape
+        prefix = prices.prefix
         found = _Found(batch, heads, tokens - prefix, each, queries)
         buffers = _Buffers(queries)
         logsumexp = attended.logsumexp.to(queries.dtype)
@@ -247,17 +271,19 @@ class _Cost(torch.autograd.Function):
                 weights, product = buffers(group, rows)
                 _weights(queries[group, rows], keys[group], logsumexp[group, rows], out=weights)
                 weights, product = weights[..., prefix:], product[..., prefix:]
+                if prefix:
+                    found.mass[group, placed] = weights.sum(-1, keepdim=True)
                 torch.mul(weights, _of_maps(price, group, heads), out=product)
                 found.by_row[group, placed] = product.sum(-1, keepdim=True)
                 torch.mul(weights, _of_maps(distances, group, heads), out=product)
                 found.reach[group, placed] = product.sum(-1, keepdim=True)
-                if prefix:
-                    found.mass[group, placed] = weights.sum(-1, keepdim=True)
                 if extremes:
-                    found.maps.append(weights.clone())
+                    found.maps.append(weights / found.mass[group, placed] if prices.normalised else weights.clone())
             found.finish(placed)
-        ctx.attended, ctx.prices, ctx.prefix, ctx.each = attended, prices, prefix, each
-        ctx.save_for_backward(found.by_row)
+        if prices.normalised:
+            found.by_row /= found.mass
+        ctx.attended, ctx.prices, ctx.each = attended, prices, each
+        ctx.save_for_backward(found.by_row, found.mass)
         results = found.results()
         ctx.mark_non_differentiable(*results[1:])
         return results
@@ -265,11 +291,11 @@ class _Cost(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (by_row,) = ctx.saved_tensors
+        by_row, mass = ctx.saved_tensors
         heads = ctx.attended.query.shape[1]
         factor = gradients[0] if ctx.each else gradients[0].expand(-1, heads) / heads
-        ctx.attended.waiting.append(_Waiting(ctx.prices, ctx.prefix, factor.reshape(-1, 1, 1), by_row))
-        return (torch.zeros_like(ctx.attended.token), *(None,) * 5)
+        ctx.attended.waiting.append(_Waiting(ctx.prices, factor.reshape(-1, 1, 1), by_row, mass))
+        return (torch.zeros_like(ctx.attended.token), *(None,) * 4)
 
 
 class _Found:
@@ -278,7 +304,7 @@ class _Found:
     def __init__(self, batch: int, heads: int, tokens: int, each: bool, like: Tensor) -> None:
         self.batch, self.heads, self.tokens, self.each = batch, heads, tokens, each
         self.by_row = like.new_zeros(batch * heads, tokens, 1)
-        self.reach, self.mass = torch.zeros_like(self.by_row), torch.ones_like(self.by_row)
+        self.reach, self.mass = torch.zeros_like(self.by_row), torch.ones_like(self.by_row)  # all of it if no prefix
         self.price = like.new_zeros(1)
         columns = heads if each else 1
         self.low = like.new_full((batch, columns), torch.inf)
@@ -301,10 +327,7 @@ class _Found:
 
     def results(self) -> tuple[Tensor, ...]:
         """Cost, price, mean distance, and the pairs of smallest and largest weight."""
-        cost, reach, mass = (
-            part.view(self.batch, self.heads, self.tokens) for part in (self.by_row, self.reach, self.mass)
-        )
+        cost = self.by_row.view(self.batch, self.heads, self.tokens).sum(-1)
         if not self.each:
-            cost, reach, mass = (part.mean(1, keepdim=True) for part in (cost, reach, mass))
-        distance = (reach / mass.clamp(min=1e-30)).mean()
-        return cost.sum(-1), self.price, distance, self.lowest, self.highest
+            cost = cost.mean(1, keepdim=True)
+        return cost, self.price, (self.reach / self.mass).mean(), self.lowest, self.highest

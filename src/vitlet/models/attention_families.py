@@ -33,7 +33,6 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "maxxvit": ("*", WINDOWS),
     "metaformer": ("caformer_*", WHOLE_GRID),
     "mobilenetv3": ("mobilenetv4_hybrid_*", WHOLE_GRID),
-    "mobilenetv5": ("*", WHOLE_GRID),
     "mobilevit": ("mobilevit_*", WINDOWS),
     "mvitv2": ("*", WHOLE_GRID),
     "naflexvit": ("*", WHOLE_GRID),

@@ -12,10 +12,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from vitlet.attention import AttentionMap, AttentionShape, Heads
+from vitlet.attention import AttentionMap, AttentionShape, Heads, Rows
 from vitlet.features import Features, Shapes
 from vitlet.geometry import grid_coords
-from vitlet.regularize import Layers, Reduction, layer_cost, regularize
+from vitlet.regularize import ROWS, Layers, Reduction, layer_cost, regularize
 from vitlet.tasks.task import Task, TaskResult
 
 BEST_DEPTH = 3 / 6
@@ -59,6 +59,8 @@ class AttentionDistance(Task):
             (the 3rd of 6, the paper's best).
         penalty: linear in the distance, or smooth-sign: near pairs are rewarded (default: by preset).
         heads: averaged: of the average over heads, or each head's own (the same unless maps are stretched).
+        rows: where there is a class token: normalised: attention to patches counts as shares of a whole; plain: as it
+            is, so that attending to the class token costs nothing (default: paper normalised, reference plain).
     """
 
     name = "attention-distance"
@@ -71,11 +73,13 @@ class AttentionDistance(Task):
         layers: str = "auto",
         penalty: Literal["linear", "smooth-sign"] | None = None,
         heads: Literal["averaged", "each"] = "averaged",
+        rows: Literal["normalised", "plain"] | None = None,
     ) -> None:
         super().__init__()
         of_preset, self.reduction = PRESETS[preset]
         self.penalty = PENALTIES[penalty or of_preset]
         self.heads: Heads = heads
+        self.rows: Rows = rows or ROWS[preset]
         self.chosen = Layers(str(layers), BEST_DEPTH, self.name)
         self.needs = self.chosen.needs
         self.layers: tuple[int, ...] = ()
@@ -85,7 +89,9 @@ class AttentionDistance(Task):
         self.needs = type(self.needs)(attention=self.layers)
 
     def forward(self, features: Features) -> TaskResult:
-        loss, metrics = regularize(features, self.layers, self._price, heads=self.heads, reduction=self.reduction)
+        loss, metrics = regularize(
+            features, self.layers, self._price, heads=self.heads, rows=self.rows, reduction=self.reduction
+        )
         return TaskResult(loss, metrics)
 
     def _price(self, attention: AttentionMap) -> Callable[[slice, Tensor], Tensor]:

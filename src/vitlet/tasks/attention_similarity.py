@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitlet.attention import AttentionMap, AttentionShape, Heads
+from vitlet.attention import AttentionMap, AttentionShape, Heads, Rows
 from vitlet.errors import VitletError
 from vitlet.features import Features, Shapes
 from vitlet.geometry import grid_coords
-from vitlet.regularize import Layers, Reduction, layer_cost, regularize
+from vitlet.regularize import ROWS, Layers, Reduction, layer_cost, regularize
 from vitlet.tasks.task import Task, TaskResult
 
 BEST_DEPTH = 5 / 6
@@ -27,7 +27,7 @@ SMALL_POWER = 0.1
 """The exponent of the released code's distance between Gram matrices."""
 THRESHOLD = 0.17
 """Differences below this share of an image's largest are rewarded there."""
-ROWS = 256
+CHUNK = 256
 """Rows at a time when the largest difference is looked for."""
 
 REDUCTIONS: dict[str, Reduction] = {"paper": "mean", "reference": "log"}
@@ -70,9 +70,9 @@ class GramPrice:
                 return self._differences(rows, 2.0).square_().div_(self.grams.shape[-1])  # mean squared error
             found = self._differences(rows, SMALL_POWER)
             if self.largest is None:
-                starts = range(0, self.grams.shape[2], ROWS)
+                starts = range(0, self.grams.shape[2], CHUNK)
                 parts = [found] if rows == slice(None) else [
-                    self._differences(slice(start, start + ROWS), SMALL_POWER) for start in starts
+                    self._differences(slice(start, start + CHUNK), SMALL_POWER) for start in starts
                 ]  # fmt: skip
                 largest = torch.stack([part.amax((1, 2, 3), keepdim=True) for part in parts]).amax(0)
                 self.largest = largest.clamp(min=torch.finfo(largest.dtype).tiny)
@@ -110,6 +110,8 @@ class AttentionSimilarity(Task):
             the paper's best, or as deep.
         region: side, in tokens, of the regions whose Gram matrices are compared.
         heads: averaged: of the average over heads, or each head's own (the same unless maps are stretched).
+        rows: where there is a class token: normalised: attention to patches counts as shares of a whole; plain: as it
+            is, so that attending to the class token costs nothing (default: paper normalised, reference plain).
     """
 
     name = "attention-similarity"
@@ -122,12 +124,14 @@ class AttentionSimilarity(Task):
         layers: str = "auto",
         region: int = 1,
         heads: Literal["averaged", "each"] = "averaged",
+        rows: Literal["normalised", "plain"] | None = None,
     ) -> None:
         super().__init__()
         if region < 1:
             raise VitletError(f"attention-similarity needs regions of at least 1 token a side, found {region}.")
         self.preset, self.region = preset, region
         self.heads: Heads = heads
+        self.rows: Rows = rows or ROWS[preset]
         self.chosen = Layers(str(layers), BEST_DEPTH, self.name)
         self.needs = self.chosen.needs
         self.layers: tuple[int, ...] = ()
@@ -154,5 +158,5 @@ class AttentionSimilarity(Task):
             return GramPrice(grams[:, None] if attention.cells is None else grams[:, attention.cells], self.preset)
 
         reduction = REDUCTIONS[self.preset]
-        loss, metrics = regularize(features, self.layers, price, heads=self.heads, reduction=reduction)
+        loss, metrics = regularize(features, self.layers, price, heads=self.heads, rows=self.rows, reduction=reduction)
         return TaskResult(loss, metrics)
