@@ -29,6 +29,7 @@ models: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/drloc.py
 	$(BIN)/python benchmarks/relvit.py
+	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/data.py
 
 $(INSTALLED): requirements.lock pyproject.toml
