@@ -9,7 +9,7 @@ demo: $(INSTALLED)
 	$(BIN)/vitlet train
 
 test: $(INSTALLED) lint types
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest
 
 # Heavier parts (a browser, other trainers, exports) join here; so far there are none.
 test-all: $(INSTALLED)
