@@ -14,7 +14,7 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -210,20 +210,20 @@ def training_step(report: Report) -> list[str]:
         done = [[cpu_ms(run) for run in runs] for _ in range(9)]
         rounds.append([base, *(median(column) for column in zip(*done, strict=True))])
     base, fused, *found = (min(column) for column in zip(*rounds[1:], strict=True))
-    report.add(
-        [
-            "",
-            "| ViT-S/16, 224 px, batch 16 | step, ms | added, ms | % | at most | verdict |",
-            "|---|---|---|---|---|---|",
-        ]
-    )
+    return step_table(report, tasks, base, [cost - fused for cost in found])
+
+
+def step_table(report: Report, tasks: Sequence[Task], base: float, added: Sequence[float]) -> list[str]:
+    """A line per task; returns what was missed."""
+    head = "| ViT-S/16, 224 px, batch 16 | step, ms | added, ms | % | at most | verdict |"
+    report.add(["", head, "|---|---|---|---|---|---|"])
     misses = []
-    for task, name, cost in zip(tasks, ("paper", "reference") * 2, found, strict=True):
-        percent = 100 * (cost - fused) / base
+    for task, name, cost in zip(tasks, ("paper", "reference") * 2, added, strict=True):
+        percent = 100 * cost / base
         misses += [task.name] if percent > MOST_PERCENT else []
         verdict = "FAIL" if percent > MOST_PERCENT else "pass"
-        added = f"{cost - fused:.1f} | {percent:.2f} | {MOST_PERCENT:g} %"
-        report.add([f"| {task.name}, {name} | {base:.0f} | {added} | {verdict} |"])
+        figures = f"{base:.0f} | {cost:.1f} | {percent:.2f} | {MOST_PERCENT:g} %"
+        report.add([f"| {task.name}, {name} | {figures} | {verdict} |"])
     return misses
 
 

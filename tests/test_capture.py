@@ -20,6 +20,7 @@ from vitlet.features import Features, Needs
 from vitlet.geometry import grid_coords
 from vitlet.models.factory import attention_families, find_models
 from vitlet.tasks.attention_distance import AttentionDistance, linear_penalty
+from vitlet.tasks.attention_similarity import AttentionSimilarity
 from vitlet.views import View
 from vitlet.windows import Windows
 
@@ -295,7 +296,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(explicit_tokens: int) -
 
 
 def test_compiles_without_a_graph_break() -> None:
-    whole = vitlet.Objective(vitlet.TimmBackbone(small_vit()), [vitlet.Term(AttentionDistance(layers="2"))])
+    whole = vitlet.Objective(vitlet.TimmBackbone(small_vit(depth=2)), [vitlet.Term(AttentionDistance())])
     images, labels = torch.randn(2, 3, 32, 64), torch.tensor([0, 1])
     compiled = torch.compile(whole, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(images, labels).loss, whole(images, labels).loss)
@@ -303,7 +304,9 @@ def test_compiles_without_a_graph_break() -> None:
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # where dynamo breaks the graph
 def test_compiles_without_a_map() -> None:
-    whole = vitlet.Objective(vitlet.TimmBackbone(small_vit(), explicit_tokens=16), [vitlet.Term(AttentionDistance())])
+    whole = vitlet.Objective(
+        vitlet.TimmBackbone(small_vit(depth=2), explicit_tokens=16), [vitlet.Term(AttentionDistance())]
+    )
     images, labels = torch.randn(2, 3, 32, 64), torch.tensor([0, 1])
     compiled = torch.compile(whole, backend="eager")
     torch.testing.assert_close(compiled(images, labels).loss, whole(images, labels).loss)
@@ -334,3 +337,19 @@ def test_another_image_size_is_surveyed_anew() -> None:
     for size in ((32, 64), (48, 32)):
         attention = backbone(View(torch.randn(1, 3, *size)), Needs(attention=(0,))).attention[0]
         assert (attention.shape.height, attention.shape.width) == (size[0] // 8, size[1] // 8)
+
+
+def test_bfloat16_training_step() -> None:
+    model = timm.create_model("vit_tiny_patch16_224", img_size=64, patch_size=2, depth=2, embed_dim=32, num_heads=2)
+    terms = [vitlet.Term(AttentionDistance(), 0.1), vitlet.Term(AttentionSimilarity(preset="reference"), 0.01)]
+    images = torch.randn(2, 3, 64, 64)
+    objective = vitlet.Objective(vitlet.TimmBackbone(model), terms)  # 1,024 tokens: without a map
+    exact = objective(images)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outcome = objective(images)
+    outcome.loss.backward()
+    assert outcome.loss.dtype == torch.float32
+    for name, part in outcome.parts.items():
+        assert part.item() == pytest.approx(exact.parts[name].item(), rel=0.02)
+    gradient = model.blocks[0].attn.qkv.weight.grad
+    assert gradient is not None and gradient.isfinite().all() and gradient.abs().max() > 0

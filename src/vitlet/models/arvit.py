@@ -56,6 +56,11 @@ class Block(nn.Module):
         return out
 
 
+def _initialise(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear | nn.Conv2d):
+        nn.init.xavier_uniform_(module.weight.flatten(1))
+
+
 class ARViT(nn.Module):
     """The network; arguments that timm's ViT has are called as there.
 
@@ -105,9 +110,7 @@ class ARViT(nn.Module):
         ]
         self.head_drop = nn.Dropout(drop_rate)
         self.reset_classifier(num_classes, global_pool)
-        for parameter in self.parameters():
-            if parameter.ndim > 1:
-                nn.init.xavier_uniform_(parameter.flatten(1))
+        self.apply(_initialise)
 
     @torch.jit.ignore  # type: ignore[untyped-decorator]
     def no_weight_decay(self) -> set[str]:
