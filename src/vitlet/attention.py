@@ -111,15 +111,20 @@ class AttentionMap:
         """
         if self.maps is None:
             return self._read_blocked(price, heads, rows, extremes)
-        maps = self.patches.to(torch.promote_types(self.maps.dtype, torch.float32))  # B, G, h, N, N
-        chosen = self._shares(maps) if rows == "normalised" else maps
-        if heads == "averaged":
+        as_they_are = rows == "plain" or self._whole
+        # The average first where that is allowed: all that follows, forward and backward, is then h times smaller.
+        early = heads == "averaged" and as_they_are
+        chosen = self._placed(self.maps.mean(1, keepdim=True) if early else self.maps)  # B, G, 1 or h, N, N
+        if not as_they_are:
+            chosen = self._shares(chosen)
+        if heads == "averaged" and not early:
             chosen = chosen.mean(2, keepdim=True)
         distances = masked(manhattan(self.coords, self.coords), self.visible)  # 1 or B, G, N, N
         prices = masked(price(slice(None), distances), self.visible)
         cost = (chosen * prices[:, :, None]).sum((1, 3, 4))
         total = prices.sum((1, 2, 3))
-        reach = chosen.detach() if rows == "normalised" or self._whole else self._shares(maps.detach())
+        known = rows == "normalised" or self._whole
+        reach = chosen.detach() if known else self._shares(self._placed(self.maps.detach()))
         rows_in_all = reach.shape[0] * reach.shape[2] * self.shape.height * self.shape.width
         distance = (reach * distances[:, :, None]).sum() / rows_in_all
         if not extremes:
@@ -135,6 +140,14 @@ class AttentionMap:
     def _whole(self) -> bool:
         """Whether rows sum to 1 over the tokens with a place."""
         return self.shape.prefix == 0 and self.visible is None
+
+    def _placed(self, maps: Tensor) -> Tensor:
+        """Of ``(B*G, k, P+N, P+N)`` the tokens with a place, in full precision: ``(B, G, k, N, N)``."""
+        maps = maps.to(torch.promote_types(maps.dtype, torch.float32))
+        if self.shape.prefix:
+            maps = maps[..., self.shape.prefix :, self.shape.prefix :]
+        placed: Tensor = maps.unflatten(0, (-1, self.shape.windows))
+        return placed
 
     def _shares(self, maps: Tensor) -> Tensor:
         """Rows that sum to 1 over the tokens with a place that can be seen."""
