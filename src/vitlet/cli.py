@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,7 +32,7 @@ USAGE = """usage: vitlet COMMAND ...
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code: 0, or 2 for bad input."""
+    """Run a command; returns the exit code: 0, 2 for bad input, others as in `vitlet.errors`."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
         print(USAGE.format(version=__version__))
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe has seen enough
         return 0
     except KeyboardInterrupt:
-        print("\nvitlet: stopped. A run keeps its last whole epoch: continue it with --resume RUN.", file=sys.stderr)
+        print("\nvitlet: stopped.", file=sys.stderr)
         return 130
 
 
@@ -77,19 +78,29 @@ def _run_config(program: str, about: str, words: list[str], **fixed: bool) -> Ru
     parser = Parser(prog=program, description=about)
     add_run_flags(parser)
     settings = run_settings(parser.parse_all(words))
-    if "resume" in settings and len(settings) > 1:
-        raise VitletError("--resume continues a run with its own settings; leave the other flags out.")
     from vitlet.config import RunConfig
 
-    return RunConfig.from_dict({**settings, **fixed}, source=program)
+    given = {**settings, **fixed}
+    config = RunConfig.from_dict(given, source=program)
+    if config.resume is not None and "RANK" not in os.environ:  # of several processes, only the first may look
+        from vitlet.runs import resumed
+
+        return resumed(config, given)
+    return config
 
 
 def _run(config: RunConfig) -> int:
-    """Train, and print the end."""
+    """Train, in as many processes as asked for, and print the end."""
+    if (config.nproc or 1) > 1 and "RANK" not in os.environ:
+        from vitlet.launch import launch
+
+        return launch(sys.argv[1:], config.nproc or 1)
     from vitlet.engine import train
     from vitlet.summary import print_result
 
-    print_result(train(config))
+    result = train(config)
+    if os.environ.get("RANK", "0") == "0":
+        print_result(result)
     return 0
 
 

@@ -80,9 +80,13 @@ class TaskConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _setting(default: Any, help_text: str, *flags: str, where: bool = False) -> Any:
-    """A field with its help, further flags, and whether it says only *where* a run lies, not what it is."""
-    metadata = {"help": help_text, "flags": flags, "where": where}
+def _setting(default: Any, help_text: str, *flags: str, where: bool = False, free: bool = False) -> Any:
+    """A field with its help and further flags.
+
+    ``where``: it says only where a run lies or how it is started. ``free``: a continued run may change it, for it has
+    no say in the weights.
+    """
+    metadata = {"help": help_text, "flags": flags, "where": where, "free": free or where}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -120,12 +124,23 @@ class RunConfig:
     num_classes: int | None = _setting(None, "size of the classifier (default: the number of classes)")
     drop_path: float = _setting(0.0, "drop path rate")
     epochs: int = _setting(100, "passes over the training images")
-    batch_size: int = _setting(128, "images per step", "-b")
+    batch_size: int = _setting(128, "images per step, of all processes together", "-b")
+    grad_accum_steps: int = _setting(1, "take a step's images in so many parts, to need less memory")
     lr: float = _setting(1e-3, "peak learning rate of AdamW")
+    lr_base: float | None = _setting(
+        None, "instead of lr: the rate for lr_base_size images a step, scaled to batch_size"
+    )
+    lr_base_size: int = _setting(256, "images a step that lr_base is meant for")
+    lr_base_scale: Literal["linear", "sqrt"] = _setting("linear", "how lr_base grows with the images a step")
     min_lr: float = _setting(1e-5, "learning rate at the end of the cosine")
     weight_decay: float = _setting(0.05, "weight decay; none on biases, norms and other 1-D parameters")
     warmup_epochs: float | None = _setting(None, "epochs of linear warm-up (default: a twentieth of the run)")
     clip_grad: float | None = _setting(5.0, "largest norm of the gradient; none to leave it")
+    model_ema: bool = _setting(False, "evaluate and export a moving average of the weights")
+    model_ema_decay: float = _setting(
+        0.9998, "share of the average that stays at each step; at step t at most (1+t)/(10+t)"
+    )
+    patience: int | None = _setting(None, "stop after so many epochs without a better validation result")
     aug: Literal["light", "none", "drloc", "relvit"] = _setting(
         "light", "augmentation preset; the parts below override"
     )
@@ -148,16 +163,33 @@ class RunConfig:
         None, "share of the side that evaluation's centre crop keeps (default: 0.875 after resized crops, else 1)"
     )
     seed: int = _setting(0, "of weights, split, order and augmentation")
-    tasks: Mapping[str, TaskConfig] = field(default_factory=dict, metadata={"where": False})
-    device: str = _setting("auto", "auto, cpu, cuda, cuda:1, mps")
+    tasks: Mapping[str, TaskConfig] = field(default_factory=dict, metadata={"where": False, "free": False})
+    device: str = _setting("auto", "auto, cpu, cuda, cuda:1, mps", free=True)
     amp: bool = _setting(False, "mixed precision")
     amp_dtype: Literal["bfloat16", "float16"] = _setting("bfloat16", "of mixed precision")
-    workers: int | None = _setting(None, "processes that load images (default: none on a CPU, else up to 8)", "-j")
-    cache: Literal["auto", "none"] = _setting("auto", "keep decoded images that do not fit into memory on disk")
-    cache_dir: str | None = _setting(None, "of that cache (default: vitlet in the user's cache folder)")
+    compile: bool = _setting(False, "compile the network and its tasks with torch.compile")
+    grad_checkpointing: bool = _setting(False, "recompute activations in the backward pass: less memory, more time")
+    fsdp: bool = _setting(False, "spread weights, gradients and optimizer over the processes (FSDP2)")
+    workers: int | None = _setting(
+        None, "processes that load images (default: none on a CPU, else up to 8)", "-j", free=True
+    )
+    cache: Literal["auto", "none"] = _setting(
+        "auto", "keep decoded images that do not fit into memory on disk", free=True
+    )
+    cache_dir: str | None = _setting(None, "of that cache (default: vitlet in the user's cache folder)", free=True)
+    checkpoint_epochs: int | None = _setting(1, "save the state every so many epochs; none for not", free=True)
+    checkpoint_steps: int | None = _setting(None, "also every so many steps", free=True)
+    checkpoint_minutes: float | None = _setting(10.0, "also every so many minutes; none for not", free=True)
+    checkpoint_hist: int = _setting(2, "checkpoints to keep", free=True)
+    log_wandb: bool = _setting(False, "also log to Weights & Biases", free=True)
+    log_mlflow: bool = _setting(False, "also log to MLflow", free=True)
+    log_trackio: bool = _setting(False, "also log to Trackio", free=True)
+    nproc: int | None = _setting(None, "processes to start on this machine (several machines: torchrun)", where=True)
     output: str | None = _setting(None, "the run's folder (default: a new one under runs/)", where=True)
     overwrite: bool = _setting(False, "empty an existing run folder first", where=True)
-    resume: str | None = _setting(None, "continue this run folder after its last whole epoch", where=True)
+    resume: str | None = _setting(
+        None, "continue this run folder; auto: --output, or this command's last run, if it is there", where=True
+    )
 
     def __post_init__(self) -> None:
         _check(self)
@@ -306,8 +338,25 @@ def _image_size(value: Any, where: str) -> ImageSize:
 
 def _check(config: RunConfig) -> None:
     """Ranges that no type says."""
-    at_least_one = ("epochs", "batch_size", "in_chans", "num_classes", "per_class", "fold")
-    at_least_zero = ("lr", "min_lr", "weight_decay", "warmup_epochs", "mixup", "cutmix", "workers", "clip_grad", "seed")
+    at_least_one = (
+        *("epochs", "batch_size", "grad_accum_steps", "lr_base_size", "in_chans", "num_classes", "per_class", "fold"),
+        *("patience", "checkpoint_epochs", "checkpoint_steps", "checkpoint_hist", "nproc"),
+    )
+    at_least_zero = (
+        *(
+            "lr",
+            "lr_base",
+            "min_lr",
+            "weight_decay",
+            "warmup_epochs",
+            "mixup",
+            "cutmix",
+            "workers",
+            "clip_grad",
+            "seed",
+        ),
+        "checkpoint_minutes",
+    )
     shares = (
         "drop_path",
         "smoothing",
@@ -319,6 +368,7 @@ def _check(config: RunConfig) -> None:
         "color_jitter",
         "reprob",
         "layer_decay",
+        "model_ema_decay",
     )
     for names, low, high, words in (
         (at_least_one, 1, None, "1 or more"),
@@ -329,11 +379,18 @@ def _check(config: RunConfig) -> None:
             value = getattr(config, name)
             if value is not None and not (low <= value and (high is None or value <= high)):
                 raise VitletError(f"{name} is {value}; it needs to be {words}.")
-    for name in ("scale", "crop_pct", "lr", "fraction"):
+    for name in ("scale", "crop_pct", "lr", "lr_base", "fraction"):
         if getattr(config, name) == 0:
             raise VitletError(f"{name} is 0; it needs to be more.")
     if config.warmup_epochs is not None and config.warmup_epochs >= config.epochs:
         raise VitletError(f"warmup_epochs is {config.warmup_epochs:g}; it needs to be below epochs ({config.epochs}).")
+    if config.batch_size % config.grad_accum_steps:
+        raise VitletError(
+            f"batch_size is {config.batch_size}, which {config.grad_accum_steps} equal parts (grad_accum_steps) do not"
+            " divide; make it a multiple."
+        )
+    if config.fsdp and config.amp and config.amp_dtype == "float16":
+        raise VitletError("fsdp does not work with float16; leave out --fsdp, or use --amp-dtype bfloat16.")
     if config.freeze and (config.pretrain or not (config.init or config.pretrained)):
         raise VitletError("freeze trains the classifier alone, which needs learned weights: add --init RUN.")
     if config.class_weights is not None and config.balance != "weights":

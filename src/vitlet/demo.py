@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 
 from vitlet.config import RunConfig, TaskConfig
-from vitlet.engine import RunResult, train
+from vitlet.engine import train
+from vitlet.result import RunResult
 from vitlet.runs import read_rows
 from vitlet.summary import demo_table, plot_curves, say
 

@@ -1,270 +1,356 @@
-"""The training loop."""
+"""The training loop: one process or many, interrupted at any moment or not, the same weights in the end."""
 
 from __future__ import annotations
 
 import json
 import math
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from vitlet.batches import training_batches
+from vitlet.checkpoint import Checkpoints, save_tensors
 from vitlet.config import RunConfig
-from vitlet.data.augment import Augment
 from vitlet.data.images import Dataset
-from vitlet.data.loading import EpochOrder, TrainingSet, training_loader
 from vitlet.data.randomness import mix_seed
-from vitlet.data.shards import ShardBatches, ShardStream
-from vitlet.errors import VitletError, first_line
-from vitlet.evaluate import Scores, evaluate, evaluate_tasks
-from vitlet.feeding import make_recipe
-from vitlet.objective import Objective, Outcome
-from vitlet.prepare import Prepared, make_autocast, make_mix, make_optimizer, prepare
+from vitlet.distributed import World, joined, local_device, synchronised
+from vitlet.errors import InterruptedRunError, LostProcessError, NotFiniteError, VitletError, first_line
+from vitlet.evaluate import evaluate, evaluate_tasks
+from vitlet.interrupts import Interrupts
+from vitlet.objective import Outcome
+from vitlet.prepare import Prepared, make_autocast, make_mix, prepare
 from vitlet.progress import Reporter
-from vitlet.runs import RunFolder, read_config
+from vitlet.result import RunResult, finish, finished, score
+from vitlet.runs import RunFolder, read_config, resumed
 from vitlet.schedules import WarmupCosine
-
-Autocast = Callable[[], AbstractContextManager[Any]]
-
-DWARFS = 3.0
-"""A task whose weighted loss is, over the run, this many times the main loss is said to dwarf it."""
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """Where a run lies, its final numbers, and sentences worth reading."""
-
-    path: Path
-    best_epoch: int
-    val: Scores | None
-    test: Scores | None
-    note: str
-    tasks: dict[str, float]
-    warnings: tuple[str, ...]
+from vitlet.state import Means, State
+from vitlet.trackers import open_trackers, require_trackers
 
 
 def train(config: RunConfig, dataset: Dataset | None = None, *, title: str = "train") -> RunResult:
     """Train a classifier, with any tasks beside it; the folder it returns holds everything.
 
-    Bad settings and unreadable images are refused before anything is written.
+    Bad settings and unreadable images are refused before anything is written. Started by torchrun, or by
+    ``vitlet train --nproc``, in several processes, all of them call this.
 
     Args:
         config: the settings.
         dataset: images of your own (such as `vitlet.data.images.Arrays`) in place of ``config.data``.
         title: what the progress is called.
     """
+    with joined(sharded=_is_sharded(config)) as world:
+        try:
+            return _train(config, dataset, world, title)
+        except RuntimeError as problem:
+            raise _lost_process(problem, world) or problem from problem
+
+
+def _train(config: RunConfig, dataset: Dataset | None, world: World, title: str) -> RunResult:
+    require_trackers(config)
     if config.resume is not None:
-        path = Path(config.resume)
-        config = replace(read_config(path), output=str(path), resume=str(path))
-    prepared = prepare(config, dataset)
-    run = RunFolder.reopen(Path(config.resume)) if config.resume else RunFolder.create(prepared.config)
+        asked = config
+        config = world.by_first(lambda: resumed(asked, _given(asked)))
+        if config.resume is not None and (end := finished(Path(config.resume))) is not None:
+            return end
+    prepared = prepare(replace(config, device=local_device(config.device, world)), dataset)
+    folders: list[RunFolder] = []
+
+    def open_folder() -> Path:
+        run = RunFolder.reopen(Path(config.resume)) if config.resume else RunFolder.create(prepared.config)
+        folders.append(run)
+        return run.path
+
+    path = world.by_first(open_folder)
     try:
-        return _train(prepared, run, title)
+        trainer = Trainer(prepared, path, folders[0] if folders else None, world, title)
+        trainer.run()
+        return finish(trainer.state, prepared, path, folders[0] if folders else None, world)
     finally:
-        run.close()
+        for run in folders:
+            run.close()
 
 
-def _train(prepared: Prepared, run: RunFolder, title: str) -> RunResult:
-    config, dataset, objective, device = prepared.config, prepared.dataset, prepared.objective, prepared.device
-    optimizer = make_optimizer(objective, config)
-    autocast = make_autocast(config, device)
-    scaler = torch.amp.GradScaler(device.type, enabled=config.amp and config.amp_dtype == "float16")
-    order, loader = _training_batches(prepared)
-    val_loader = prepared.evaluation_loader(dataset.val) if dataset.val else None
-    lr_at = WarmupCosine(config.lr, config.epochs, config.warmup_epochs or 0.0, end=min(config.min_lr, config.lr))
-    mix = make_mix(config)
-    done = _restore(run, prepared, optimizer, scaler) if config.resume else 0
-    run.keep_rows(done)
-    steps = len(order)
-    with Reporter(title, epochs=config.epochs, steps=steps, done=done) as reporter:
-        for epoch in range(done, config.epochs):
-            started = time.monotonic()
-            order.epoch = epoch
-            objective.train()
-            if config.freeze:
-                prepared.model.eval()
-            sums = _Means()
-            for step, (images, labels) in enumerate(loader):
-                now = epoch + step / steps
-                torch.manual_seed(mix_seed(config.seed, epoch * steps + step))  # model and task randomness
-                images = images.to(device, non_blocking=True)
-                labels = None if config.pretrain else labels.to(device, non_blocking=True)
-                images, labels = mix(images, labels)
-                weights = objective.weights(now)
-                for group in optimizer.param_groups:
-                    group["lr"] = lr_at(now) * group.get("lr_scale", 1.0)
-                with autocast():
-                    outcome: Outcome = objective(images, labels, weights)
-                _require_finite(outcome, epoch, step)
-                optimizer.zero_grad()
-                scaler.scale(outcome.loss).backward()
-                if config.clip_grad:
-                    scaler.unscale_(optimizer)
-                    nn.utils.clip_grad_norm_(objective.parameters(), config.clip_grad)
-                scaler.step(optimizer)
-                scaler.update()
-                sums.add(outcome, weights)
-                reporter.step()
-            seconds = time.monotonic() - started
-            row = {"epoch": epoch + 1, **sums.means(), "lr": lr_at(epoch)}
-            if val_loader is not None:
-                row |= _validate(prepared, val_loader, epoch, autocast)
-            row["images_per_second"] = len(order) * order.batch_size / seconds
-            _save(run, prepared, optimizer, scaler, row)
-            reporter.epoch(row)
-    return _finish(prepared, run, autocast)
+def _given(config: RunConfig) -> dict[str, Any]:
+    """The settings that differ from the usual ones."""
+    usual = RunConfig().to_dict()
+    return {key: value for key, value in config.to_dict().items() if value != usual.get(key)}
 
 
-def _validate(prepared: Prepared, loader: Any, epoch: int, autocast: Autocast) -> dict[str, float]:
-    """An epoch's validation numbers: of the classifier, or of the tasks in pre-training."""
-    if prepared.config.pretrain:
-        weights = prepared.objective.weights(epoch + 1)
-        objective = prepared.objective
-        found = evaluate_tasks(objective, loader, weights=weights, device=prepared.device, autocast=autocast)
-    else:
-        found = evaluate(prepared.model, loader, device=prepared.device, autocast=autocast).to_dict()
-    return {f"val/{name}": value for name, value in found.items()}
+def _is_sharded(config: RunConfig) -> bool:
+    """Whether this run, or the one it continues, spreads its weights over processes."""
+    stored = Path(config.resume or "auto")
+    return config.fsdp or ((stored / "config.yaml").is_file() and read_config(stored).fsdp)
 
 
-def _training_batches(prepared: Prepared) -> tuple[EpochOrder | ShardBatches, Any]:
-    """What is to be told the epoch, and the batches themselves."""
-    config, images = prepared.config, prepared.dataset.train
-    augment = Augment(make_recipe(config), prepared.preprocess)
-    workers, device = config.workers or 0, str(prepared.device)
-    if isinstance(images, ShardStream):
-        classes = len(prepared.dataset.classes)
-        options = {"channels": config.in_chans, "batch_size": config.batch_size, "seed": config.seed}
-        batches = ShardBatches(images, augment, classes=classes, **options)
-        return batches, batches.loader(workers=workers, device=device)
-    balanced = config.balance == "sampler"
-    order = EpochOrder(images.labels, batch_size=config.batch_size, seed=config.seed, balanced=balanced)
-    training = TrainingSet(images, augment, channels=config.in_chans, seed=config.seed)
-    return order, training_loader(training, order, workers=workers, device=device)
+def _lost_process(problem: RuntimeError, world: World) -> VitletError | None:
+    """A sentence, if this is PyTorch's way to say that a process is gone."""
+    text = first_line(problem)
+    if "DataLoader" in str(problem):
+        return LostProcessError(f"a loading process is gone or stuck: {text}. With -j 0 none is needed.")
+    if world.size > 1 and ("gloo" in text.lower() or "nccl" in text.lower() or "Connection" in text):
+        return LostProcessError(f"another process of this run is gone: {text}.")
+    return None
 
 
-class _Means:
-    """Running means of losses and metrics, kept on the device until the epoch ends."""
+class Trainer:
+    """The loop.
 
-    def __init__(self) -> None:
-        self.sums: dict[str, Tensor | float] = defaultdict(float)
-        self.count = 0
+    Args:
+        prepared: data, network and settings.
+        path: of the run's folder.
+        folder: the folder itself, in the first process.
+        world: the processes.
+        title: what the progress is called.
+    """
 
-    def add(self, outcome: Outcome, weights: Mapping[str, float]) -> None:
-        self.count += 1
-        self.sums["train/loss"] += outcome.loss.detach()
-        for name, part in outcome.parts.items():
-            self.sums[f"train/{name}"] += part
-        for name, value in outcome.metrics.items():
-            self.sums[f"train/{name}"] += value
-        for name, weight in weights.items():
-            self.sums[f"weight/{name}"] += weight
-
-    def means(self) -> dict[str, float]:
-        return {name: float(total) / self.count for name, total in self.sums.items()}
-
-
-def _require_finite(outcome: Outcome, epoch: int, step: int) -> None:
-    if not torch.isfinite(outcome.loss):
-        parts = ", ".join(f"{name} {float(part):g}" for name, part in outcome.parts.items())
-        raise VitletError(
-            f"the loss is not finite at epoch {epoch + 1}, step {step + 1} ({parts}); the last whole epoch is kept."
-            " Lower --lr or the task's weight, or train without --amp."
+    def __init__(self, prepared: Prepared, path: Path, folder: RunFolder | None, world: World, title: str) -> None:
+        self.prepared, self.config, self.world, self.folder = prepared, prepared.config, world, folder
+        config, device = self.config, prepared.device
+        self.order, self.loader = training_batches(prepared, world)
+        self.state = State.begin(prepared, world)
+        self.autocast, self.mix = make_autocast(config, device), make_mix(config)
+        self.lr_at = WarmupCosine(
+            config.lr, config.epochs, config.warmup_epochs or 0.0, end=min(config.min_lr, config.lr)
+        )
+        val = prepared.dataset.val
+        self.val_loader = prepared.evaluation_loader(val, world) if val is not None else None
+        self.interrupts, self.saved_at, self.saved_step = Interrupts(), time.monotonic(), -1
+        self.checkpoints = Checkpoints(path / "checkpoints", config.checkpoint_hist)
+        self.notes = self._restore() if config.resume else []
+        self.reporter = Reporter(
+            title,
+            epochs=config.epochs,
+            steps=self.order.steps,
+            done=self.state.epoch * self.order.steps + self.state.step,
+            silent=not world.first,
         )
 
+    @property
+    def step(self) -> int:
+        """Steps that are done, of the whole run."""
+        return self.state.epoch * self.order.steps + self.state.step
 
-def _score(row: Mapping[str, Any]) -> float:
-    """What the best epoch has most of: validation accuracy, or in pre-training the negative validation loss."""
-    return float(row.get("val/top1", -row.get("val/loss", math.inf)))
+    def run(self) -> None:
+        """Train until the last epoch, or until someone wants it to stop."""
+        if self.folder is not None:
+            self.folder.trackers = open_trackers(self.config, self.folder.path, self.state.epoch)
+            self.folder.log(self.state.rows)
+        with self.interrupts, self.reporter:
+            for line in (*self.notes, self._rules()):
+                self.reporter.say(line)
+            try:
+                while self.state.epoch < self.config.epochs and not self._patience_is_over():
+                    self._epoch()
+            except InterruptedRunError:
+                self._save()
+                place = f"epoch {self.state.epoch + 1}, after {self.state.step} of its {self.order.steps} steps"
+                path = self.checkpoints.folder.parent
+                raise InterruptedRunError(
+                    f"stopped in {place}. Nothing is lost; continue with: vitlet train --resume {path}"
+                ) from None
 
+    def _epoch(self) -> None:
+        """The rest of the epoch under way, its evaluation, its row."""
+        state, steps = self.state, self.order.steps
+        self.order.epoch, self.order.start = state.epoch, state.step
+        started, first = time.monotonic(), state.step
+        self.state.module.train()
+        if self.config.freeze:
+            self.prepared.model.eval()
+        batches = iter(self.loader) if state.step < steps else iter(())
+        while state.step < steps:
+            stop, due = self._step(batches)
+            self.reporter.step()
+            if stop:
+                raise InterruptedRunError
+            if due:
+                self._save()
+        seconds = time.monotonic() - started
+        row: dict[str, Any] = {"epoch": state.epoch + 1, **state.means.over(self.world), "lr": self.lr_at(state.epoch)}
+        row |= self._validate()
+        row["images_per_second"] = (steps - first) * self.order.batch_size / max(seconds, 1e-9)
+        better = not state.rows or score(row) > max(map(score, state.rows))
+        state.rows.append(row)
+        state.epoch, state.step, state.means = state.epoch + 1, 0, Means()
+        self._export(better)
+        if self.folder is not None:
+            self.folder.log(state.rows)
+        self.reporter.epoch(row)
 
-def _save(run: RunFolder, prepared: Prepared, optimizer: Any, scaler: Any, row: dict[str, Any]) -> None:
-    """An epoch's weights, the state to continue from, and its row, in that order."""
-    best = max((_score(old) for old in run.rows()), default=-math.inf)
-    weights = {name: tensor.contiguous() for name, tensor in prepared.model.state_dict().items()}
-    folders = ["last", "best"] if _score(row) > best else ["last"]
-    for folder in folders:
-        run.write_text(f"{folder}/config.json", prepared.description)
-        run.write(f"{folder}/model.safetensors", lambda path: save_file(weights, path, metadata={"format": "pt"}))
-    state = {
-        "epoch": row["epoch"],
-        "objective": prepared.objective.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "scaler": scaler.state_dict(),
-    }
-    run.write("resume.pt", lambda path: torch.save(state, path))
-    run.log(row)
+    def _step(self, batches: Iterator[Any]) -> tuple[bool, bool]:
+        """One step of the optimizer; returns whether to stop, and whether to save."""
+        config, state, device = self.config, self.state, self.prepared.device
+        now = state.epoch + state.step / self.order.steps
+        weights = state.objective.weights(now)
+        for group in state.optimizer.param_groups:
+            group["lr"] = self.lr_at(now) * group.get("lr_scale", 1.0)
+        state.optimizer.zero_grad()
+        outcomes: list[Outcome] = []
+        for part in self.order.mine:
+            images, labels = next(batches)
+            torch.manual_seed(mix_seed(config.seed, self.step, part))  # of the network, the tasks and mixup
+            images = images.to(device, non_blocking=True)
+            labels = None if config.pretrain else labels.to(device, non_blocking=True)
+            images, labels = self.mix(images, labels)
+            with synchronised(state.module, part == self.order.mine[-1]):
+                with self.autocast():
+                    outcome: Outcome = state.module(images, labels, weights)
+                state.scaler.scale(outcome.loss / len(self.order.mine)).backward()
+            outcomes.append(outcome)
+        state.scaler.unscale_(state.optimizer)
+        norm = nn.utils.clip_grad_norm_(state.objective.parameters(), config.clip_grad or math.inf)
+        stop, due = self._agree(outcomes, norm)
+        state.scaler.step(state.optimizer)
+        state.scaler.update()
+        for outcome in outcomes:
+            state.means.add(outcome, weights)
+        state.step += 1
+        if state.average is not None:
+            state.average.update(self.step)
+        return stop, due
 
+    def _agree(self, outcomes: list[Outcome], norm: Tensor) -> tuple[bool, bool]:
+        """Before the optimizer's step: raise if any process has a loss or gradient that is not finite."""
+        checked = [outcome.loss.detach() for outcome in outcomes]
+        if not self.state.scaler.is_enabled():  # which leaves out steps with infinite gradients by itself
+            checked.append(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+        broken = not torch.stack(checked).isfinite().all().item()
+        any_broken, stop, due = self.world.largest([broken, self.interrupts.pending(), self._save_is_due()])
+        if any_broken:
+            raise self._not_finite(outcomes, norm)
+        return bool(stop), bool(due)
 
-def _restore(run: RunFolder, prepared: Prepared, optimizer: Any, scaler: Any) -> int:
-    """Load the state after the last whole epoch; returns its number."""
-    file = run.path / "resume.pt"
-    if not file.is_file():
-        return 0
-    try:
-        state = torch.load(file, map_location=prepared.device, weights_only=True)
-        prepared.objective.load_state_dict(state["objective"])
-        optimizer.load_state_dict(state["optimizer"])
-        scaler.load_state_dict(state["scaler"])
-    except Exception as problem:  # a damaged or foreign file fails in many ways
-        raise VitletError(f"cannot continue from {file}: {first_line(problem)}.") from problem
-    return int(state["epoch"])
+    def _not_finite(self, outcomes: list[Outcome], norm: Tensor) -> NotFiniteError:
+        """What was being trained on when the loss or gradient broke, in a sentence and in full in a file."""
+        mine = [
+            {
+                "process": self.world.rank,
+                "loss": float(outcome.loss),
+                "parts": {name: float(part) for name, part in outcome.parts.items()},
+                "images": self.order.images(self.state.step, part),
+            }
+            for part, outcome in zip(self.order.mine, outcomes, strict=True)
+        ]
+        found = [each for process in self.world.gather(mine) for each in process]
+        worst = next((each for each in found if not math.isfinite(each["loss"])), found[0])
+        about: dict[str, Any] = {"epoch": self.state.epoch + 1, "step": self.state.step + 1, "seed": self.config.seed}
+        about |= {"gradient_norm": float(norm), "parts_of_the_step": found}
+        if self.folder is not None:
+            self.folder.write_text("not_finite.json", json.dumps(about, indent=1))
+        what = "gradient" if math.isfinite(worst["loss"]) else "loss"
+        parts = ", ".join(f"{name} {value:g}" for name, value in worst["parts"].items())
+        shown = ", ".join(map(str, worst["images"][:8])) + (", ..." if len(worst["images"]) > 8 else "")
+        kept = sorted(self.checkpoints.folder.glob("step-*"))
+        rest = f"The state of {kept[-1].name} is kept." if kept else "No state was saved before."
+        return NotFiniteError(
+            f"the {what} is not finite in epoch {about['epoch']}, step {about['step']} (seed {about['seed']}): {parts};"
+            f" gradient norm {float(norm):g}; process {worst['process']}, training images {shown} (all of them in"
+            f" {self.checkpoints.folder.parent / 'not_finite.json'}). The step was not taken. {rest} Lower --lr or the"
+            " task's weight, or train without --amp."
+        )
 
+    def _validate(self) -> dict[str, float]:
+        """An epoch's validation numbers: of the classifier, or of the tasks in pre-training."""
+        if self.val_loader is None:
+            return {}
+        state, prepared = self.state, self.prepared
+        state.module.eval()
+        self.world.share(state.objective.buffers())
+        options: dict[str, Any] = {"device": prepared.device, "autocast": self.autocast, "world": self.world}
+        with state.averaged():
+            if self.config.pretrain:
+                weights = state.objective.weights(state.epoch + 1)
+                found = evaluate_tasks(
+                    state.objective, self.val_loader, weights=weights, between=self._stop_if_asked, **options
+                )
+            else:
+                classes = len(prepared.dataset.classes)
+                scores = evaluate(
+                    state.classify, self.val_loader, classes=classes, between=self._stop_if_asked, **options
+                )
+                found = scores.to_dict()
+        return {f"val/{name}": value for name, value in found.items()}
 
-def _finish(prepared: Prepared, run: RunFolder, autocast: Autocast) -> RunResult:
-    """Test the best weights once, write the result, and say what deserves saying."""
-    rows = run.rows()
-    val, test = None, None
-    best = rows[-1]  # without validation images the last epoch is the result
-    if prepared.dataset.val is not None:
-        best = max(rows, key=lambda row: (_score(row), -row["epoch"]))
-    if "val/top1" in best:
-        val = Scores.from_dict({key.removeprefix("val/"): best[key] for key in best if key.startswith("val/")})
-    if prepared.dataset.test is not None:
-        folder = "last" if val is None else "best"
-        prepared.model.load_state_dict(load_file(run.path / folder / "model.safetensors"))
-        loader = prepared.evaluation_loader(prepared.dataset.test)
-        test = evaluate(prepared.model, loader, device=prepared.device, autocast=autocast)
-    warnings = (*prepared.notes, *_warnings(prepared.objective, rows))
-    side = "val" if any(key.startswith("val/") and key.count("/") == 2 for key in rows[-1]) else "train"
-    tasks = {
-        k.removeprefix(f"{side}/"): v for k, v in rows[-1].items() if k.startswith(f"{side}/") and k.count("/") == 2
-    }
-    result = {
-        "best_epoch": best["epoch"],
-        "val": val.to_dict() if val else None,
-        "test": test.to_dict() if test else None,
-        "test_per_class": dict(zip(prepared.dataset.classes, test.per_class, strict=False)) if test else None,
-        "classes": list(prepared.dataset.classes),
-        "data": prepared.dataset.note,
-        "tasks": tasks,
-        "warnings": list(warnings),
-    }
-    run.write_text("result.json", json.dumps(result, indent=2, ensure_ascii=False))
-    return RunResult(run.path, best["epoch"], val, test, prepared.dataset.note, tasks, warnings)
+    def _stop_if_asked(self) -> None:
+        if self.world.largest([self.interrupts.pending()])[0]:
+            raise InterruptedRunError
 
+    def _patience_is_over(self) -> bool:
+        """Whether the best epoch lies too far back."""
+        rows, patience = self.state.rows, self.config.patience
+        if patience is None or self.val_loader is None or not rows:
+            return False
+        best = max(rows, key=lambda row: (score(row), -row["epoch"]))
+        return int(rows[-1]["epoch"]) - int(best["epoch"]) >= patience
 
-def _warnings(objective: Objective, rows: list[dict[str, Any]]) -> list[str]:
-    """A sentence for every task that was not learned or that drowned the labels."""
-    found = []
-    for term in objective.terms:
-        name = term.task.name
-        prefix = f"train/{name}/"
-        metrics = {key.removeprefix(prefix): value for key, value in rows[-1].items() if key.startswith(prefix)}
-        verdict = term.task.verdict(metrics)
-        if verdict:
-            found.append(f"{name} {verdict}")
-        weighted = sum(row[f"weight/{name}"] * row[f"train/{name}"] for row in rows)
-        main = sum(row.get(f"train/{Objective.MAIN}", 0.0) for row in rows)
-        if main and weighted > DWARFS * main:
-            found.append(
-                f"{name} dwarfs the labels: its weighted loss was {weighted / main:.1f} times the main loss over the"
-                " run. Lower its weight."
-            )
-    return found
+    def _export(self, better: bool) -> None:
+        """After an epoch: the weights for other programs, and the state, each if it is due."""
+        every, epoch = self.config.checkpoint_epochs, self.state.epoch
+        last = epoch == self.config.epochs or self._patience_is_over()
+        due = last or (every is not None and epoch % every == 0)
+        if better or due:
+            weights = self.state.weights()
+            names = [name for name, wanted in (("best", better), ("last", due)) if wanted]
+            self.world.by_first(lambda: self._write_weights(weights, names))
+        if due:
+            self._save()
+
+    def _write_weights(self, weights: Mapping[str, Tensor], names: list[str]) -> None:
+        assert self.folder is not None
+        for name in names:
+            self.folder.write_text(f"{name}/config.json", self.prepared.description)
+            self.folder.write(f"{name}/model.safetensors", lambda path: save_tensors(weights, path))
+
+    def _save_is_due(self) -> bool:
+        """Whether the clock or the number of steps asks for a checkpoint after this step."""
+        every, minutes = self.config.checkpoint_steps, self.config.checkpoint_minutes
+        by_step = every is not None and (self.step + 1) % every == 0
+        return by_step or (self.world.first and minutes is not None and time.monotonic() - self.saved_at > 60 * minutes)
+
+    def _save(self) -> None:
+        """A checkpoint of this very step, unless there is one."""
+        if self.saved_step == self.step:
+            return
+        dataset = self.prepared.dataset
+        about = {
+            "epoch": self.state.epoch,
+            "images": len(dataset.train),
+            "classes": list(dataset.classes),
+            "processes": self.world.size,
+            "config": self.config.to_dict(),
+        }
+        aside = self.world.by_first(lambda: self.checkpoints.begin(self.step))
+        self.checkpoints.save(self.step, about, lambda: self.state.write(aside, self.world), self.world)
+        self.saved_at, self.saved_step = time.monotonic(), self.step
+
+    def _restore(self) -> list[str]:
+        """Go on from the newest whole checkpoint; sentences on what was found."""
+        checkpoint, notes = self.world.by_first(self.checkpoints.newest)
+        if checkpoint is None:
+            return ["no checkpoint was saved before the run ended: from the start"]
+        dataset = self.prepared.dataset
+        for name, had, has in (
+            ("classes", checkpoint.about["classes"], list(dataset.classes)),
+            ("training images", checkpoint.about["images"], len(dataset.train)),
+        ):
+            if had != has:
+                raise VitletError(f"cannot continue {checkpoint.path}: its {name} were {had}, the data now has {has}.")
+        self.state.read(checkpoint, self.world)
+        self.saved_step = self.step
+        place = f"epoch {self.state.epoch + 1}, step {self.state.step + 1}"
+        return [*notes, f"continued from {checkpoint.path} at {place}"]
+
+    def _rules(self) -> str:
+        """How the batch is shared and where the learning rate comes from."""
+        config, size = self.config, self.order.batch_size
+        parts = f"{self.world.size} x {config.grad_accum_steps} x {size // self.order.parts}"
+        rule = f"learning rate {config.lr:g}"
+        if config.lr_base is not None:
+            ratio = f"{config.batch_size} / {config.lr_base_size}"
+            rule += f" = {config.lr_base:g} x " + (ratio if config.lr_base_scale == "linear" else f"sqrt({ratio})")
+        return f"{size} images a step (processes x accumulated parts x images: {parts}), {rule}"

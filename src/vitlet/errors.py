@@ -7,7 +7,27 @@ from collections.abc import Iterable
 
 
 class VitletError(Exception):
-    """Bad input or an impossible request, said in one sentence; the command line exits with 2."""
+    """Bad input or an impossible request, said in one sentence; the command line exits with ``code``."""
+
+    code = 2
+
+
+class NotFiniteError(VitletError):
+    """A loss or gradient that is not a number, or infinite."""
+
+    code = 4
+
+
+class LostProcessError(VitletError):
+    """A process that this one needs is gone: a loading process, or another one that trains."""
+
+    code = 5
+
+
+class InterruptedRunError(VitletError):
+    """The run was asked to stop, and has saved everything; the code means: try again later."""
+
+    code = 75
 
 
 def nearest(word: str, known: Iterable[str], count: int = 3) -> str:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor
 from torch.utils.data import DataLoader
 
-from vitlet.objective import Objective
+from vitlet.distributed import World
+from vitlet.objective import Outcome
 
 
 @dataclass(frozen=True)
@@ -47,56 +48,83 @@ class Scores:
         return Scores(int(numbers["count"]), top1, top5, balanced, loss)
 
 
+def _nothing() -> None:
+    """Between batches, nobody wants anything."""
+
+
 @torch.inference_mode()
 def evaluate(
-    model: nn.Module,
+    classify: Callable[[Tensor], Tensor],
     loader: DataLoader[Any],
     *,
+    classes: int,
     device: torch.device,
     autocast: Callable[[], AbstractContextManager[Any]],
+    world: World = World(),
+    between: Callable[[], None] = _nothing,
 ) -> Scores:
-    """Accuracies and loss of a network."""
-    model.eval()
-    count, top5, loss = 0, 0, 0.0
-    right = seen = torch.zeros(0)
-    for images, labels in loader:
+    """Accuracies and loss of a network, exact over all images that the processes' loaders hold together.
+
+    Args:
+        classify: gives logits ``(B, classes)``; a network in evaluation mode.
+        loader: this process's batches.
+        classes: number of classes.
+        device: of the network.
+        autocast: precision of the network.
+        world: the processes that evaluate together; each calls this.
+        between: called before every batch, by all processes equally often.
+    """
+    sums = torch.zeros(2 + 2 * classes, dtype=torch.float64)  # loss, top 5, then right and seen of each class
+    for images, labels in _rounds(loader, world, between):
         images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
         with autocast():
-            logits = model(images).float()
-        ranked = logits.topk(min(5, logits.shape[1])).indices == labels[:, None]
-        if not count:
-            right, seen = logits.new_zeros(2, logits.shape[1])
-        right = right.index_add(0, labels, ranked[:, 0].float())
-        seen = seen.index_add(0, labels, torch.ones_like(ranked[:, 0], dtype=torch.float32))
-        count += len(labels)
-        top5 += int(ranked.sum())
-        loss += float(F.cross_entropy(logits, labels, reduction="sum"))
-    pairs = zip(right.tolist(), seen.tolist(), strict=True)
-    per_class = tuple(100 * hit / of if of else None for hit, of in pairs)
+            logits = classify(images).float()
+        ranked = (logits.topk(min(5, logits.shape[1])).indices == labels[:, None]).cpu()
+        sums[0] += float(F.cross_entropy(logits, labels, reduction="sum"))
+        sums[1] += int(ranked.sum())
+        labels = labels.cpu()
+        sums.index_add_(0, 2 + labels, ranked[:, 0].double())
+        sums.index_add_(0, 2 + classes + labels, torch.ones(len(labels), dtype=torch.float64))
+    found: list[float] = world.sums(sums).tolist()
+    loss, top5, right, seen = found[0], found[1], found[2 : 2 + classes], found[2 + classes :]
+    count = int(sum(seen))
+    per_class = tuple(100 * hit / of if of else None for hit, of in zip(right, seen, strict=True))
     known = [accuracy for accuracy in per_class if accuracy is not None]
-    top1 = 100 * float(right.sum()) / count
-    return Scores(count, top1, 100 * top5 / count, sum(known) / len(known), loss / count, per_class)
+    return Scores(count, 100 * sum(right) / count, 100 * top5 / count, sum(known) / len(known), loss / count, per_class)
 
 
 @torch.inference_mode()
 def evaluate_tasks(
-    objective: Objective,
+    objective: Callable[..., Outcome],
     loader: DataLoader[Any],
     *,
     weights: Mapping[str, float],
     device: torch.device,
     autocast: Callable[[], AbstractContextManager[Any]],
+    world: World = World(),
+    between: Callable[[], None] = _nothing,
 ) -> dict[str, float]:
     """Mean loss and metrics of the tasks alone; what they sample is the same every time."""
-    objective.eval()
     sums: dict[str, float] = defaultdict(float)
     count = 0
-    for number, (images, _) in enumerate(loader):
-        torch.manual_seed(number)
+    for number, (images, _) in enumerate(_rounds(loader, world, between)):
+        torch.manual_seed(number * world.size + world.rank)
         with autocast():
             outcome = objective(images.to(device, non_blocking=True), None, weights)
         found = {"loss": outcome.loss, **outcome.parts, **outcome.metrics}
         count += len(images)
         for name, value in found.items():
             sums[name] += float(value) * len(images)
-    return {name: total / count for name, total in sums.items()}
+    names = sorted(set().union(*world.gather(set(sums))))
+    totals = world.sums(torch.tensor([count, *(sums[name] for name in names)], dtype=torch.float64)).tolist()
+    return {name: total / totals[0] for name, total in zip(names, totals[1:], strict=True)}
+
+
+def _rounds(loader: DataLoader[Any], world: World, between: Callable[[], None]) -> Iterator[Any]:
+    """This process's batches, with ``between`` before each; processes with fewer still take part in that."""
+    batches = iter(loader)
+    for _ in range(int(world.largest([len(loader)])[0])):
+        between()
+        batch = next(batches, None)
+        if batch is not None:
+            yield batch

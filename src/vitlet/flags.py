@@ -6,6 +6,7 @@ No torch here: ``--help`` and a mistyped flag answer at once.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
@@ -132,6 +133,7 @@ def _pairs(entries: Sequence[str]) -> dict[str, Any]:
 
 
 def fail(problem: VitletError) -> int:
-    """Print the sentence; the exit code of bad input."""
-    print(f"vitlet: {problem}", file=sys.stderr)
-    return 2
+    """Print the sentence, unless another process of the same run does; the exit code."""
+    if os.environ.get("RANK", "0") == "0":
+        print(f"vitlet: {problem}", file=sys.stderr)
+    return problem.code

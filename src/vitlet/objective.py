@@ -108,11 +108,12 @@ class Objective(nn.Module):
         Args:
             images: ``(B, channels, height, width)``.
             labels: class indices ``(B,)`` or soft targets ``(B, classes)``; None to leave the criterion out.
-            weights: weight of each task at this step; needed if one follows a schedule.
+            weights: weight of each task at this step, needed if one follows a schedule; a task that is not named is
+                left out. Without tasks and labels, in evaluation, the logits are all there is.
         """
         weights = self._constant_weights() if weights is None else weights
-        groups = _by_view(self.terms, evaluation=not self.training)
-        if labels is not None or not self.terms:
+        groups = _by_view([t for t in self.terms if t.task.name in weights], evaluation=not self.training)
+        if labels is not None or not groups:
             groups = {PlainView(): [], **groups}
         parts: dict[str, Tensor] = {}
         metrics: dict[str, Tensor | float] = {}
@@ -133,6 +134,8 @@ class Objective(nn.Module):
                 metrics.update({f"{name}/{key}": value for key, value in found.items()})
                 weighted = loss * weights[name]
                 total = weighted if total is None else total + weighted
+        if total is None and logits is not None and not self.training:
+            total = logits.new_zeros(())
         if total is None:
             raise VitletError(
                 "nothing to learn: found neither labels nor tasks. Pass labels, or give the objective a task."

@@ -70,7 +70,8 @@ class Predictor:
         fitted = Lazy(images, True, Fit(self.preprocess))
         dataset = EvaluationSet(fitted, self.preprocess, channels=self.config.in_chans)
         loader = evaluation_loader(dataset, batch_size=batch_size, workers=workers, device=str(self.device))
-        return evaluate(self.model, loader, device=self.device, autocast=nullcontext), what
+        classes = len(self.classes)
+        return evaluate(self.model, loader, classes=classes, device=self.device, autocast=nullcontext), what
 
     def _other(self, data: str) -> tuple[ImageSet, str]:
         """The test images of a source, or all of them where it has no splits; classes are matched by name."""

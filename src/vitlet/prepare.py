@@ -20,6 +20,7 @@ from vitlet.data.loading import EvaluationSet, evaluation_loader
 from vitlet.data.preprocess import Preprocess
 from vitlet.data.randomness import mix_seed
 from vitlet.data.sources import load_dataset, load_unlabelled
+from vitlet.distributed import World
 from vitlet.errors import VitletError
 from vitlet.feeding import choose_crop, class_weights, data_request, keep_splits
 from vitlet.models.factory import build_model, data_statistics, describe_for_timm
@@ -54,11 +55,15 @@ class Prepared:
         """The network without its task heads."""
         return self.objective.backbone.model
 
-    def evaluation_loader(self, images: ImageSet) -> Any:
-        """All of these images once, as evaluation sees them."""
+    def evaluation_loader(self, images: ImageSet, world: World) -> Any:
+        """This process's share of these images, as evaluation sees them."""
         dataset = EvaluationSet(images, self.preprocess, channels=self.config.in_chans)
         return evaluation_loader(
-            dataset, batch_size=self.config.batch_size, workers=self.config.workers or 0, device=str(self.device)
+            dataset,
+            batch_size=-(-self.config.batch_size // (world.size * self.config.grad_accum_steps)),
+            workers=self.config.workers or 0,
+            device=str(self.device),
+            share=slice(world.rank, None, world.size),
         )
 
 
@@ -80,6 +85,8 @@ def prepare(config: RunConfig, dataset: Dataset | None = None) -> Prepared:
         model_kwargs=config.model_kwargs,
         pretrained=config.pretrained,
     )
+    if config.grad_checkpointing:
+        checkpoint_gradients(model, config.model)
     backbone = TimmBackbone(model, img_size=config.img_size, in_chans=config.in_chans)
     backbone.shapes()
     config = _resolved(config, backbone, num_classes, device)
@@ -120,12 +127,17 @@ def _resolved(config: RunConfig, backbone: Backbone, num_classes: int, device: t
     crop_pct = config.crop_pct
     if crop_pct is None:  # evaluation sees objects at the size that training showed them
         crop_pct = 0.875 if choose_crop(config) == "resized" else 1.0
+    lr = config.lr
+    if config.lr_base is not None:
+        ratio = config.batch_size / config.lr_base_size
+        lr = config.lr_base * (ratio if config.lr_base_scale == "linear" else ratio**0.5)
     return replace(
         config,
+        lr=lr,
         crop_pct=crop_pct,
         num_classes=num_classes or None,
         warmup_epochs=config.epochs / 20 if config.warmup_epochs is None else config.warmup_epochs,
-        device=str(device),
+        device=device.type,  # a continued run may find another one of them free
         workers=workers,
         positions=positions,
     )
@@ -156,6 +168,14 @@ def _start_from(model: nn.Module, config: RunConfig) -> list[str]:
             " may learn nothing from the images. Use --positions off, or a shuffled view."
         )
     return notes
+
+
+def checkpoint_gradients(model: nn.Module, name: str) -> None:
+    """Let a network recompute its activations in the backward pass."""
+    try:
+        model.set_grad_checkpointing(True)  # type: ignore[operator]
+    except (AttributeError, AssertionError, NotImplementedError) as problem:
+        raise VitletError(f"{name} cannot recompute its activations; leave out --grad-checkpointing.") from problem
 
 
 def make_terms(config: RunConfig, backbone: Backbone) -> list[Term]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -17,15 +18,25 @@ class Reporter:
         title: what the run is called.
         epochs: how many there will be.
         steps: per epoch.
-        done: epochs that were done before (a continued run).
+        done: steps that were done before (a continued run).
+        silent: say nothing (another process does).
     """
 
-    def __init__(self, title: str, *, epochs: int, steps: int, done: int = 0, console: Console | None = None) -> None:
-        self.console = console or Console()
+    def __init__(
+        self,
+        title: str,
+        *,
+        epochs: int,
+        steps: int,
+        done: int = 0,
+        silent: bool = False,
+        console: Console | None = None,
+    ) -> None:
+        self.console = console or Console(quiet=silent)
         self.title, self.epochs, self.steps, self.done = title, epochs, steps, done
         self.started = time.monotonic()
         self.bar: Progress | None = None
-        if self.console.is_terminal:
+        if self.console.is_terminal and not silent:
             self.bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
@@ -37,7 +48,7 @@ class Reporter:
                 console=self.console,
             )
             self.line = self.bar.add_task(
-                title, total=(epochs - done) * steps, epoch=done, epochs=epochs, note="starting"
+                title, total=epochs * steps, completed=done, epoch=done // steps, epochs=epochs, note="starting"
             )
 
     def __enter__(self) -> Reporter:
@@ -54,6 +65,10 @@ class Reporter:
         if self.bar is not None:
             self.bar.advance(self.line)
 
+    def say(self, line: str) -> None:
+        """A line of its own."""
+        self.console.print(f"{self.title}: {line}", highlight=False, markup=False, soft_wrap=True)
+
     def epoch(self, row: Mapping[str, Any]) -> None:
         """An epoch is done and evaluated."""
         number = int(row["epoch"])
@@ -62,15 +77,28 @@ class Reporter:
             note += f"  val {row['val/top1']:.2f}%"
         elif "val/loss" in row:
             note += f"  val loss {row['val/loss']:.3f}"
+        note += f"  {row['images_per_second']:.0f} images/s  {peak_memory() / 2**30:.1f} GiB"
         if self.bar is not None:
             self.bar.update(self.line, epoch=number, note=note)
             return
         spent = time.monotonic() - self.started
-        left = spent / (number - self.done) * (self.epochs - number)
+        left = spent / max(1, number * self.steps - self.done) * (self.epochs - number) * self.steps
         lines = max(1, self.epochs // 20)  # about twenty lines for a run of any length
         if number % lines == 0 or number == self.epochs:
-            text = f"{self.title}: epoch {number}/{self.epochs}  {note}  {duration(left)} left"
-            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self.say(f"epoch {number}/{self.epochs}  {note}  {duration(left)} left")
+
+
+def peak_memory() -> int:
+    """The most bytes that this process has held: on the accelerator, else in memory (0 where nobody tells)."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def duration(seconds: float) -> str:

@@ -5,8 +5,8 @@ config.yaml         every setting, resolved; ``vitlet train -c`` starts the same
 metrics.jsonl/.csv  one row per epoch
 events.*            the same for TensorBoard
 last/ best/         weights in the layout of ``timm.create_model("local-dir:...")``
-resume.pt           optimizer and task heads, to continue after the last whole epoch
-result.json         final numbers
+checkpoints/        all it takes to continue as if nothing had happened; see `vitlet.checkpoint`
+result.json         final numbers; once it is there, the run is finished
 ==================  ==============================================================
 """
 
@@ -14,16 +14,18 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
+from vitlet.checkpoint import sync
 from vitlet.config import RunConfig
-from vitlet.errors import VitletError
+from vitlet.errors import VitletError, first_line
+from vitlet.trackers import Tracker
 
 
 class RunFolder:
@@ -32,7 +34,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = FileLock(path.with_name(path.name + ".lock"), timeout=0)
-        self._board: Any = None
+        self.trackers: list[Tracker] = []
 
     @staticmethod
     def create(config: RunConfig) -> RunFolder:
@@ -40,7 +42,7 @@ class RunFolder:
         path = Path(config.output) if config.output else next_free(Path("runs"), config)
         if path.exists() and not path.is_dir():
             raise VitletError(f"{path} is a file; --output needs to be a folder.")
-        occupied = path.is_dir() and any(path.iterdir())
+        occupied = path.is_dir() and any(not _is_temporary(inside) for inside in path.iterdir())
         if occupied and not (path / "config.yaml").is_file():
             raise VitletError(f"{path} holds other files and is not a run; choose another --output.")
         if occupied and not config.overwrite:
@@ -50,8 +52,11 @@ class RunFolder:
             )
         run = RunFolder(path)
         run.acquire()
+        aside = path.with_name(f".{path.name}.old")
+        shutil.rmtree(aside, ignore_errors=True)
         if occupied:
-            shutil.rmtree(path)
+            path.rename(aside)  # in one step: a folder that is half deleted would not be known as a run
+            shutil.rmtree(aside)
         path.mkdir(parents=True, exist_ok=True)
         run.write_text("config.yaml", config.dump())
         return run
@@ -76,8 +81,8 @@ class RunFolder:
 
     def close(self) -> None:
         """Give the folder back."""
-        if self._board is not None:
-            self._board.close()
+        for tracker in self.trackers:
+            tracker.close()
         self._lock.release()
         Path(self._lock.lock_file).unlink(missing_ok=True)
 
@@ -88,44 +93,91 @@ class RunFolder:
     def write(self, name: str, save: Callable[[Path], object]) -> None:
         """Let ``save`` write beside the file, sync, then put it in place in one step."""
         target = self.path / name
-        target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.tmp")
-        save(temporary)
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        temporary.replace(target)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            save(temporary)
+            sync(temporary)
+            temporary.replace(target)
+            sync(target.parent)
+        except VitletError:
+            raise
+        except Exception as problem:  # every library has its own name for a full disk
+            temporary.unlink(missing_ok=True)
+            raise VitletError(
+                f"cannot write {target}: {first_line(problem)}. What was saved before is intact: make room, then"
+                f" continue with --resume {self.path}."
+            ) from problem
 
-    def rows(self) -> list[dict[str, Any]]:
-        """The rows logged so far."""
-        return read_rows(self.path)
-
-    def log(self, row: Mapping[str, Any]) -> None:
-        """Add an epoch's row to the JSON lines, the CSV and TensorBoard."""
-        rows = [*self.rows(), dict(row)]
-        self.write_text("metrics.jsonl", "".join(json.dumps(item) + "\n" for item in rows))
+    def log(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write all rows as JSON lines and CSV, and hand the last one to TensorBoard and the other trackers."""
+        self.write_text("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         self.write("metrics.csv", lambda path: _write_csv(path, rows))
-        if self._board is None:
-            from torch.utils.tensorboard import SummaryWriter
+        if rows:
+            numbers = {key: value for key, value in rows[-1].items() if isinstance(value, (int, float))}
+            for tracker in self.trackers:
+                tracker.log(numbers, int(rows[-1]["epoch"]))
 
-            self._board = SummaryWriter(str(self.path))
-        for key, value in row.items():
-            if isinstance(value, (int, float)) and key != "epoch":
-                self._board.add_scalar(key, value, int(row["epoch"]))
-        self._board.flush()
 
-    def keep_rows(self, epochs: int) -> None:
-        """Forget rows of epochs that will be trained again."""
-        rows = [row for row in self.rows() if row["epoch"] <= epochs]
-        self.write_text("metrics.jsonl", "".join(json.dumps(item) + "\n" for item in rows))
+def _is_temporary(path: Path) -> bool:
+    """Whether this is a file that `RunFolder.write` did not finish."""
+    return path.name.startswith(".") and path.name.endswith(".tmp")
+
+
+def differing(path: Path, given: Mapping[str, Any]) -> list[str]:
+    """The settings among these that a run's own contradict, in words; those free to change do not count."""
+    stored = read_config(path).to_dict()
+    asked = RunConfig.from_dict({**stored, **given}).to_dict()
+    free = {item.name for item in fields(RunConfig) if item.metadata["free"]}
+    return [
+        f"{key} {asked.get(key)!r} (the run has {stored.get(key)!r})"
+        for key in sorted(stored.keys() | asked.keys())
+        if key not in free and asked.get(key) != stored.get(key)
+    ]
+
+
+def continued(path: Path, given: Mapping[str, Any]) -> RunConfig:
+    """The settings of a run that is to be continued; settings given anew must agree, except those free to change."""
+    different = differing(path, given)
+    if different:
+        raise VitletError(
+            f"cannot continue {path} with other settings: {'; '.join(different)}. Leave them out, or start another run."
+        )
+    config = RunConfig.from_dict({**read_config(path).to_dict(), **given})
+    return replace(config, output=str(path), resume=str(path), overwrite=False)
+
+
+def resumed(config: RunConfig, given: Mapping[str, Any]) -> RunConfig:
+    """The settings of the run that ``config.resume`` means; with ``auto``, a new run's if there is none to continue."""
+    assert config.resume is not None
+    given = {key: value for key, value in given.items() if key not in ("resume", "output", "overwrite")}
+    path = find_unfinished(config, given) if config.resume == "auto" else Path(config.resume)
+    return continued(path, given) if path is not None else replace(config, resume=None)
+
+
+def find_unfinished(config: RunConfig, given: Mapping[str, Any]) -> Path | None:
+    """The folder that ``--resume auto`` means: --output, else the newest run of these very settings without an end."""
+    if config.output is not None:
+        path = Path(config.output)
+        return path if (path / "config.yaml").is_file() else None
+    found = [path.parent for path in Path("runs").glob(f"{_run_name(config)}-*/config.yaml")]
+    for path in sorted(found, key=lambda run: (run / "config.yaml").stat().st_mtime, reverse=True):
+        if not (path / "result.json").is_file() and not differing(path, given):
+            return path
+    return None
+
+
+def _run_name(config: RunConfig) -> str:
+    data = "".join(c if c.isalnum() or c in "-_" else "_" for c in Path(config.data).name) or "data"
+    return f"{data}-{config.model}"
 
 
 def next_free(root: Path, config: RunConfig) -> Path:
     """``runs/DATA-MODEL-1`` and so on, the first number that is free."""
-    data = "".join(c if c.isalnum() or c in "-_" else "_" for c in Path(config.data).name) or "data"
     number = 1
-    while (root / f"{data}-{config.model}-{number}").exists():
+    while (root / f"{_run_name(config)}-{number}").exists():
         number += 1
-    return root / f"{data}-{config.model}-{number}"
+    return root / f"{_run_name(config)}-{number}"
 
 
 def read_config(path: Path) -> RunConfig:
@@ -158,7 +210,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     columns = list(dict.fromkeys(key for row in rows for key in row))
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns)

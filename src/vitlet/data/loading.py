@@ -14,6 +14,10 @@ from vitlet.data.augment import Augment
 from vitlet.data.images import Arrays, ImageSet
 from vitlet.data.preprocess import Preprocess
 from vitlet.data.randomness import keyed_uniforms, mix_seed
+from vitlet.errors import VitletError
+
+WORKER_SECONDS = 300
+"""How long a loading process may take for one batch."""
 
 
 class TrainingSet(torch.utils.data.Dataset[Any]):
@@ -57,16 +61,41 @@ def _batch(images: ImageSet, indices: Sequence[int], channels: int) -> Tensor | 
 class EpochOrder(Sampler[list[tuple[int, int]]]):
     """Batches of (epoch, index) in an order that is a function of (seed, epoch); set ``epoch`` before iterating.
 
+    A step's images are taken in ``parts`` equal parts; this process gets those that are ``mine``, one after another.
+    So what a part holds does not depend on how many processes share the parts.
+
     Args:
         labels: of the images.
-        batch_size: at most the number of images; a last, smaller batch is left out.
+        batch_size: images of a step, or as many as ``parts`` divide where there are fewer; a last, smaller step is
+            left out.
         seed: of the order.
         balanced: draw, with replacement, every class equally often.
+        parts: parts of a step.
+        mine: the parts that are iterated over.
+
+    Attributes:
+        epoch: to iterate over.
+        start: step of that epoch to start at.
     """
 
-    def __init__(self, labels: Sequence[int], *, batch_size: int, seed: int, balanced: bool = False) -> None:
-        self.count, self.seed, self.epoch = len(labels), seed, 0
-        self.batch_size = min(batch_size, self.count)
+    def __init__(
+        self,
+        labels: Sequence[int],
+        *,
+        batch_size: int,
+        seed: int,
+        balanced: bool = False,
+        parts: int = 1,
+        mine: range = range(1),
+    ) -> None:
+        self.count, self.seed, self.epoch, self.start = len(labels), seed, 0, 0
+        self.parts, self.mine = parts, mine
+        self.batch_size = min(batch_size, self.count) // parts * parts
+        if not self.batch_size:
+            raise VitletError(
+                f"{self.count} training images and a batch size of {batch_size} do not make {parts} parts"
+                " (processes times grad_accum_steps): use fewer."
+            )
         self.members: list[Tensor] = []
         if balanced:
             by_class: dict[int, list[int]] = defaultdict(list)
@@ -75,12 +104,27 @@ class EpochOrder(Sampler[list[tuple[int, int]]]):
             self.members = [torch.tensor(found) for _, found in sorted(by_class.items())]
 
     def __len__(self) -> int:
+        return self.steps * len(self.mine)
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch."""
         return self.count // self.batch_size
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         order = self.order()
-        for batch in range(len(self)):
-            yield [(self.epoch, index) for index in order[batch * self.batch_size : (batch + 1) * self.batch_size]]
+        for step in range(self.start, self.steps):
+            for part in self.mine:
+                yield [(self.epoch, index) for index in order[self._places(step, part)]]
+
+    def images(self, step: int, part: int) -> list[int]:
+        """The images of a part of a step of this epoch."""
+        return self.order()[self._places(step, part)]
+
+    def _places(self, step: int, part: int) -> slice:
+        size = self.batch_size // self.parts
+        first = step * self.batch_size + part * size
+        return slice(first, first + size)
 
     def order(self) -> list[int]:
         """The images of this epoch, in order."""
@@ -97,17 +141,23 @@ class EpochOrder(Sampler[list[tuple[int, int]]]):
 
 def training_loader(dataset: TrainingSet, order: EpochOrder, *, workers: int, device: str) -> DataLoader[Any]:
     """Batches of augmented images in the order given."""
-    return DataLoader(dataset, batch_sampler=order, collate_fn=_as_is, **_loader_options(workers, device))
+    return DataLoader(dataset, batch_sampler=order, collate_fn=_as_is, **loader_options(workers, device))
 
 
-def evaluation_loader(dataset: EvaluationSet, *, batch_size: int, workers: int, device: str) -> DataLoader[Any]:
-    """All images once, in their order."""
-    return DataLoader(dataset, batch_size=batch_size, collate_fn=_as_is, **_loader_options(workers, device))
+def evaluation_loader(
+    dataset: EvaluationSet, *, batch_size: int, workers: int, device: str, share: slice = slice(None)
+) -> DataLoader[Any]:
+    """All images once, in their order; of these batches a share, such as every second one."""
+    count = len(dataset)
+    batches = [list(range(first, min(first + batch_size, count))) for first in range(0, count, batch_size)]
+    return DataLoader(dataset, batch_sampler=batches[share], collate_fn=_as_is, **loader_options(workers, device))
 
 
 def _as_is(batch: Any) -> Any:
     return batch
 
 
-def _loader_options(workers: int, device: str) -> dict[str, Any]:
-    return {"num_workers": workers, "persistent_workers": workers > 0, "pin_memory": device.startswith("cuda")}
+def loader_options(workers: int, device: str) -> dict[str, Any]:
+    """Of PyTorch's loader; a worker that says nothing for long is an error, not a reason to wait for ever."""
+    options: dict[str, Any] = {"num_workers": workers, "pin_memory": device.startswith("cuda")}
+    return options | ({"persistent_workers": True, "timeout": WORKER_SECONDS} if workers else {})

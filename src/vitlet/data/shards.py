@@ -153,19 +153,41 @@ def _all_of_them(sources: Any) -> Any:
 
 
 class ShardBatches(IterableDataset[Any]):
-    """Augmented batches of a stream; set ``epoch`` before iterating.
+    """Augmented batches of a stream; set ``epoch``, and ``start`` if some steps are done, before iterating.
 
-    The order is a function of (seed, epoch, number of workers), the augmentation of (seed, epoch, the sample's key).
+    The order is a function of (seed, epoch, number of readers), the augmentation of (seed, epoch, the sample's key).
+    A reader is a loading process of a process that trains; one whose shards hold too few samples starts over.
     """
 
     def __init__(
-        self, stream: ShardStream, augment: Augment, *, classes: int, channels: int, batch_size: int, seed: int
+        self,
+        stream: ShardStream,
+        augment: Augment,
+        *,
+        classes: int,
+        channels: int,
+        batch_size: int,
+        seed: int,
+        parts: int = 1,
+        mine: range = range(1),
     ) -> None:
         self.stream, self.augment, self.classes, self.channels = stream, augment, classes, channels
-        self.batch_size, self.seed, self.epoch = min(batch_size, len(stream)), seed, 0
+        self.batch_size, self.seed, self.epoch, self.start = min(batch_size, len(stream)) // parts * parts, seed, 0, 0
+        self.parts, self.mine = parts, mine
+        if not self.batch_size:
+            raise VitletError(f"{stream.source} has {len(stream)} samples, which {parts} parts of a step do not share.")
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch."""
+        return len(self.stream) // self.batch_size
 
     def __len__(self) -> int:
-        return len(self.stream) // self.batch_size
+        return self.steps * len(self.mine)
+
+    def images(self, step: int, part: int) -> list[int]:
+        """Samples of a stream have no numbers."""
+        return []
 
     def loader(self, *, workers: int, device: str) -> DataLoader[Any]:
         """Batches by this many processes, each with shards of its own."""
@@ -174,23 +196,27 @@ class ShardBatches(IterableDataset[Any]):
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         worker = get_worker_info()
         number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
+        reader, readers = self.mine.start // len(self.mine) * workers + number, self.parts // len(self.mine) * workers
         generator = torch.Generator().manual_seed(mix_seed(self.seed, self.epoch))
         order = torch.randperm(len(self.stream.urls), generator=generator).tolist()
-        mine = [self.stream.urls[index] for index in order[number::workers]]
-        share = len(self) // workers + (number < len(self) % workers)
-        batch: list[Sample] = []
-        for sample in self._shuffled(mine, number):
-            batch.append(sample)
-            if len(batch) == self.batch_size:
-                if share == 0:
-                    return
-                share -= 1
-                yield self._augmented(batch)
-                batch = []
+        urls = [self.stream.urls[index] for index in order]
+        if readers > len(urls):
+            raise VitletError(
+                f"{self.stream.source} has {len(urls)} training shards for {readers} readers (processes times workers);"
+                " write more shards, or use fewer workers."
+            )
+        samples = self._endless(urls[reader::readers], reader)
+        done = self.start * len(self.mine)
+        for batch in range(number, len(self), workers):
+            chosen = [next(samples) for _ in range(self.batch_size // self.parts)]
+            if batch >= done:
+                yield self._augmented(chosen)
+
+    def _endless(self, urls: Sequence[str], reader: int) -> Iterator[Sample]:
+        while True:
+            yield from self._shuffled(urls, reader)
 
     def _shuffled(self, urls: Sequence[str], worker: int) -> Iterator[Sample]:
-        if not urls:
-            return
         generator = torch.Generator().manual_seed(mix_seed(self.seed, self.epoch, worker))
         buffer: list[Sample] = []
         for sample in stream(urls, self.classes):
