@@ -1,12 +1,15 @@
 """vitlet trains vision transformers well on small datasets.
 
-Names are imported when first used: ``import vitlet`` alone costs nothing.
+Names are imported when first used: ``import vitlet`` alone costs nothing. Once timm is imported too it finds the
+networks of `vitlet.models`.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from vitlet.registration import register_networks
 
 __version__ = "0.1.0.dev0"
 
@@ -72,3 +75,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+register_networks()

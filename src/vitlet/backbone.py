@@ -298,8 +298,8 @@ class LayerBackbone(Backbone):
 
 
 def model_img_size(model: nn.Module) -> tuple[int, int]:
-    """The image size a timm model was made for: of its patch embedding, else of its configuration."""
-    size = getattr(getattr(model, "patch_embed", None), "img_size", None)
+    """The image size a timm model was made for: of its patch embedding, its own, else of its configuration."""
+    size = getattr(getattr(model, "patch_embed", None), "img_size", None) or getattr(model, "img_size", None)
     if size is None:
         config = getattr(model, "pretrained_cfg", None) or {}
         size = (config.get("input_size") or (3, 224, 224))[1:]

@@ -1,3 +1,6 @@
 """Networks by name, through timm; importing this package makes timm find the house's own."""
 
-import vitlet.models.arvit  # noqa: F401  # registers its models
+import vitlet.models.arvit
+import vitlet.models.cvt
+import vitlet.models.small
+import vitlet.models.t2t  # noqa: F401  # each registers its networks

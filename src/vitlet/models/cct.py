@@ -1,0 +1,133 @@
+"""A compact convolutional transformer: tokens from convolutions, a ViT, and a pool that weighs every token.
+
+After Hassani, Walton, Shah, Abuduweili, Li, Shi: "Escaping the Big Data Paradigm with Compact Transformers", 2021. The
+blocks are timm's own (the publication's have one more norm), so that everything a ViT of timm can do is done here.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+Size = tuple[int, int]
+
+
+class ConvTokenizer(nn.Module):
+    """3x3 convolutions, each followed by a pool that halves the image; stands where a ViT has its patch embedding.
+
+    Args:
+        layers: how many convolutions, and halvings.
+        hidden: channels between two of them.
+        strict_img_size, output_fmt: as timm's networks pass them for images of any size.
+        more: what they pass besides, which means nothing here.
+    """
+
+    def __init__(
+        self,
+        img_size: int | Size = 32,
+        in_chans: int = 3,
+        embed_dim: int = 256,
+        layers: int = 1,
+        hidden: int = 64,
+        strict_img_size: bool = True,
+        output_fmt: str | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__()
+        self.strict_img_size, self.output_fmt = strict_img_size, output_fmt
+        self.patch_size = (2**layers, 2**layers)
+        widths = [in_chans, *[hidden] * (layers - 1), embed_dim]
+        self.convs = nn.ModuleList(
+            nn.Conv2d(before, after, 3, padding=1, bias=False) for before, after in pairwise(widths)
+        )
+        self.pool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.set_input_size(img_size)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Convolutions that keep the size of what goes through them."""
+        for convolution in self.convs:
+            nn.init.kaiming_normal_(convolution.get_parameter("weight"))
+
+    def set_input_size(self, img_size: int | Size | None = None, patch_size: Any = None) -> None:
+        """Say which images are to come."""
+        if img_size is not None:
+            self.img_size: Size = (img_size, img_size) if isinstance(img_size, int) else (img_size[0], img_size[1])
+            self.grid_size = self.dynamic_feat_size(self.img_size)
+            self.num_patches = self.grid_size[0] * self.grid_size[1]
+
+    def feat_ratio(self, as_scalar: bool = True) -> Any:
+        """Pixels of the image per token, along each axis."""
+        return self.patch_size[0] if as_scalar else self.patch_size
+
+    def dynamic_feat_size(self, img_size: Size) -> Size:
+        """Rows and columns of tokens for images of this size: halved and rounded up, once a layer."""
+        step = self.patch_size[0]
+        return -(-int(img_size[0]) // step), -(-int(img_size[1]) // step)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """``(B, C, H, W)`` to tokens ``(B, N, C)``."""
+        size = (int(images.shape[2]), int(images.shape[3]))
+        if self.strict_img_size and size != self.img_size:
+            raise ValueError(f"images of {size[0]}x{size[1]} pixels, made for {self.img_size[0]}x{self.img_size[1]}")
+        maps = images
+        for convolution in self.convs:
+            maps = self.pool(convolution(maps).relu())
+        return maps.permute(0, 2, 3, 1) if self.output_fmt == "NHWC" else maps.flatten(2).transpose(1, 2)
+
+
+class SequencePool(nn.Module):
+    """The mean of tokens, weighed by a softmax over a score that each of them gets."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.score = nn.Linear(dim, 1)
+        nn.init.trunc_normal_(self.score.weight, std=0.02)
+        nn.init.zeros_(self.score.bias)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        weights = torch.softmax(self.score(tokens), dim=1)  # B, N, 1
+        return (weights * tokens).sum(1)
+
+
+class CompactTransformer(VisionTransformer):
+    """The network; what is not named here is passed to timm's ViT.
+
+    Args:
+        global_pool: map, timm's word for a pool that is learned; avg or another of timm's for that.
+        tokenizer_layers: convolutions before the blocks; each halves the grid.
+        more: such as ``dynamic_img_size`` and ``drop_path_rate``.
+    """
+
+    def __init__(
+        self,
+        img_size: int | Size = 32,
+        global_pool: str = "map",
+        tokenizer_layers: int = 1,
+        embed_dim: int = 256,
+        depth: int = 7,
+        num_heads: int = 4,
+        mlp_ratio: float = 2.0,
+        **more: Any,
+    ) -> None:
+        super().__init__(
+            img_size=img_size,
+            embed_dim=embed_dim,
+            depth=depth,
+            num_heads=num_heads,
+            mlp_ratio=mlp_ratio,
+            **{
+                "global_pool": global_pool,
+                "qkv_bias": False,
+                "class_token": False,
+                "embed_layer": partial(ConvTokenizer, layers=tokenizer_layers),
+                **more,
+            },
+        )
+        if global_pool == "map":
+            self.attn_pool = SequencePool(embed_dim)  # type: ignore[assignment]  # in place of timm's

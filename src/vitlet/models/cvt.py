@@ -1,0 +1,261 @@
+"""CvT, a vision transformer in three stages with convolutions before its tokens and before its attention.
+
+Wu, Xiao, Codella, Liu, Dai, Yuan, Zhang: "CvT: Introducing Convolutions to Vision Transformers", ICCV 2021. Every stage
+starts with a strided convolution; queries, keys and values come from depth-wise 3x3 convolutions, keys and values at a
+stride of 2; there are no positions, and the class token lives in the last stage only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from timm.layers.drop import calculate_drop_path_rates
+from timm.layers.pool1d import global_pool_nlc
+from timm.models import generate_default_cfgs, register_model
+from timm.models._features import feature_take_indices
+from torch import Tensor, nn
+
+from vitlet.models.cvt_layers import Block, ConvEmbed, Size, Stage
+from vitlet.models.registered import create, settings
+
+
+def _initialise(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+class CvT(nn.Module):
+    """The network; arguments that timm's networks have are called as there. Any image size, square or not.
+
+    Args:
+        img_size: of the images it is meant for; only remembered.
+        global_pool: token: the head reads the class token; avg: the mean of the others. By default what there is.
+        embed_dims, depths, num_heads: of the stages.
+        kernels, strides, paddings: of the stages' convolutional embeddings.
+        kv_stride: of the convolutions before keys and values.
+        class_token: as published; without, as in the experiments of DRLoc.
+        act_layer: gelu as in Hugging Face's transformers; the original code trained with quick_gelu.
+    """
+
+    def __init__(
+        self,
+        img_size: int | Size = 224,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        global_pool: str | None = None,
+        embed_dims: Sequence[int] = (64, 192, 384),
+        depths: Sequence[int] = (1, 2, 10),
+        num_heads: Sequence[int] = (1, 3, 6),
+        kernels: Sequence[int] = (7, 3, 3),
+        strides: Sequence[int] = (4, 2, 2),
+        paddings: Sequence[int] = (2, 1, 1),
+        mlp_ratio: float = 4.0,
+        kv_stride: int = 2,
+        class_token: bool = True,
+        act_layer: str = "gelu",
+        drop_rate: float = 0.0,
+        proj_drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        for dim, heads in zip(embed_dims, num_heads, strict=True):
+            if dim % heads:
+                raise ValueError(f"a width of {dim} is not divisible by its {heads} heads")
+        self.img_size: Size = (img_size, img_size) if isinstance(img_size, int) else (img_size[0], img_size[1])
+        self.in_chans, self.num_classes = in_chans, num_classes
+        self.num_features = self.head_hidden_size = self.embed_dim = embed_dims[-1]
+        self.num_prefix_tokens = int(class_token)
+        rates: Iterator[Any] = iter(calculate_drop_path_rates(drop_path_rate, sum(depths)))
+        self.feature_info: list[dict[str, Any]] = []
+        stages, channels, reduction = [], in_chans, 1
+        for index, dim in enumerate(embed_dims):
+            embed = ConvEmbed(channels, dim, kernels[index], strides[index], paddings[index])
+            blocks = [
+                Block(
+                    dim,
+                    num_heads[index],
+                    mlp_ratio,
+                    kv_stride=kv_stride,
+                    act_layer=act_layer,
+                    proj_drop=proj_drop_rate,
+                    attn_drop=attn_drop_rate,
+                    drop_path=next(rates),
+                )
+                for _ in range(depths[index])
+            ]
+            stages.append(Stage(embed, dim, blocks, class_token and index == len(embed_dims) - 1))
+            channels, reduction = dim, reduction * strides[index]
+            self.feature_info.append({"module": f"stages.{index}", "num_chs": dim, "reduction": reduction})
+        self.stages = nn.ModuleList(stages)
+        self.norm: nn.Module = nn.LayerNorm(self.num_features)
+        self.head_drop = nn.Dropout(drop_rate)
+        self.reset_classifier(num_classes, global_pool or ("token" if class_token else "avg"))
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Linear layers and the class token from a narrow normal distribution."""
+        self.apply(_initialise)
+        for stage in self._stages():
+            if stage.cls_token is not None:
+                nn.init.trunc_normal_(stage.cls_token, std=0.02)
+
+    def _stages(self) -> list[Stage]:
+        return [stage for stage in self.stages if isinstance(stage, Stage)]
+
+    @torch.jit.ignore  # type: ignore[untyped-decorator]
+    def no_weight_decay(self) -> set[str]:
+        """The class token."""
+        return {f"stages.{len(self.stages) - 1}.cls_token"}
+
+    @torch.jit.ignore  # type: ignore[untyped-decorator]
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Parameters by depth."""
+        blocks = [
+            (r"^stages\.(\d+)\.(?:patch_embed|cls_token)", (-1,)),
+            (r"^stages\.(\d+)\.blocks\.(\d+)", None),
+            (r"^norm", (99999,)),
+        ]
+        return {"stem": r"^stages\.0\.patch_embed", "blocks": r"^stages\.(\d+)" if coarse else blocks}
+
+    @torch.jit.ignore  # type: ignore[untyped-decorator]
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Compute blocks again in the backward pass; their batch norms then see every batch twice."""
+        for stage in self._stages():
+            stage.grad_checkpointing = enable
+
+    @torch.jit.ignore  # type: ignore[untyped-decorator]
+    def get_classifier(self) -> nn.Module:
+        """The last layer."""
+        return self.head
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """A new head; 0 classes for none."""
+        if global_pool is not None:
+            if global_pool not in ("token", "avg", "") or (global_pool == "token" and not self.num_prefix_tokens):
+                raise ValueError(f"global_pool is {global_pool!r}; there is avg, '' for none, token with a class token")
+            self.global_pool = global_pool
+        self.num_classes = num_classes
+        self.head: nn.Module = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Tokens of the last stage after the norm, ``(B, P + N, C)``."""
+        final: Tensor = self.forward_intermediates(images, indices=1)[0]
+        return final
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | list[int] | None = None,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ) -> Any:
+        """timm's contract for networks in stages: the stages' maps, after the tokens of the last one."""
+        if output_fmt not in ("NCHW", "NLC"):
+            raise ValueError(f"output_fmt is {output_fmt!r}; it needs to be NCHW or NLC")
+        count = len(self.stages)
+        wanted, last = feature_take_indices(count, indices)
+        stages = self._stages()[: last + 1] if stop_early else self._stages()
+        found: list[Tensor] = []
+        tokens = x
+        for index, stage in enumerate(stages):
+            tokens, size = stage(x)
+            x = _map(tokens, size)
+            if index in wanted:
+                shown = _map(self.norm(tokens), size) if norm and index == count - 1 else x
+                found.append(shown if output_fmt == "NCHW" else shown.flatten(2).transpose(1, 2))
+        if intermediates_only:
+            return found
+        return (self.norm(tokens) if len(stages) == count else tokens), found
+
+    def prune_intermediate_layers(
+        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> Sequence[int]:
+        """Drop the stages after the last one that is wanted."""
+        wanted, last = feature_take_indices(len(self.stages), indices)
+        if prune_norm or last < len(self.stages) - 1:  # the norm is as wide as the last stage
+            self.norm = nn.Identity()
+        self.stages = self.stages[: last + 1]
+        if prune_head:
+            self.reset_classifier(0, "")
+        return list(wanted)
+
+    def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
+        """Class scores of output tokens ``(B, P + N, C)``."""
+        pooled = global_pool_nlc(tokens, pool_type=self.global_pool, num_prefix_tokens=self.num_prefix_tokens)
+        scores: Tensor = self.head_drop(pooled)
+        if not pre_logits:
+            scores = self.head(scores)
+        return scores
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Class scores."""
+        return self.forward_head(self.forward_features(images))
+
+
+def _map(tokens: Tensor, size: Size) -> Tensor:
+    """Tokens ``(B, P + N, C)`` as a map ``(B, C, H, W)``, without those in front."""
+    patches = tokens[:, tokens.shape[1] - size[0] * size[1] :]
+    maps: Tensor = patches.transpose(1, 2).unflatten(2, size).contiguous()
+    return maps
+
+
+_FROM_HUGGING_FACE = (
+    (r"^(?:cvt\.)?encoder\.", ""),
+    (r"\.embedding\.convolution_embeddings\.projection\.", ".patch_embed.proj."),
+    (r"\.embedding\.convolution_embeddings\.normalization\.", ".patch_embed.norm."),
+    (r"\.layers\.(\d+)\.", r".blocks.\1."),
+    (r"\.convolution_projection_([qkv])\w+\.convolution_projection\.convolution\.", r".conv_proj_\1.conv."),
+    (r"\.convolution_projection_([qkv])\w+\.convolution_projection\.normalization\.", r".conv_proj_\1.bn."),
+    (r"\.projection_([qkv])\w+\.", r".proj_\1."),
+    (r"\.attention\.attention\.", ".attn."),
+    (r"\.attention\.output\.dense\.", ".attn.proj."),
+    (r"\.layernorm_before\.", ".norm1."),
+    (r"\.layernorm_after\.", ".norm2."),
+    (r"\.intermediate\.dense\.", ".mlp.fc1."),
+    (r"\.output\.dense\.", ".mlp.fc2."),
+    (r"^layernorm\.", "norm."),
+    (r"^classifier\.", "head."),
+)
+
+
+def checkpoint_filter_fn(weights: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
+    """Weights of Hugging Face's transformers, or of the original code, under the names that they have here."""
+    weights = weights.get("state_dict", weights.get("model", weights))
+    from_hugging_face = any("convolution_embeddings" in name for name in weights)
+    renamed: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        name = re.sub(r"^stage(\d+)\.", r"stages.\1.", name.removeprefix("module."))
+        if from_hugging_face:
+            for pattern, replacement in _FROM_HUGGING_FACE:
+                name = re.sub(pattern, replacement, name)
+        renamed[name] = tensor
+    return renamed
+
+
+_NAMES = {"first_conv": "stages.0.patch_embed.proj", "crop_pct": 0.875}
+default_cfgs = generate_default_cfgs(
+    {
+        "cvt_13.microsoft_in1k": settings(224, **_NAMES, hf_hub_id="microsoft/cvt-13"),
+        "cvt_21.microsoft_in1k": settings(224, **_NAMES, hf_hub_id="microsoft/cvt-21"),
+    }
+)
+
+
+@register_model
+def cvt_13(pretrained: bool = False, **more: Any) -> Any:
+    """CvT-13: 1, 2 and 10 blocks. 19,997,480 parameters with 1000 classes."""
+    return create(CvT, "cvt_13", pretrained, checkpoint_filter_fn, **more)
+
+
+@register_model
+def cvt_21(pretrained: bool = False, **more: Any) -> Any:
+    """CvT-21: 1, 4 and 16 blocks. 31,622,696 parameters with 1000 classes."""
+    return create(CvT, "cvt_21", pretrained, checkpoint_filter_fn, **{"depths": (1, 4, 16), **more})
