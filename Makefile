@@ -31,6 +31,7 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/relvit.py
 	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/data.py
+	$(BIN)/python benchmarks/small_models.py
 
 $(INSTALLED): requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv

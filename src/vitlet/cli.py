@@ -26,7 +26,7 @@ USAGE = """usage: vitlet COMMAND ...
   vitlet explain RUN... --images IMAGE...   pictures of what a network attends to, and how far
   vitlet scan DATA             what is in a dataset, what is wrong with it, what it suggests
   vitlet tasks                 the tasks that can be trained beside the labels, and their options
-  vitlet models [PATTERN]      networks by name, such as 'vit*' or '*swin*tiny*'
+  vitlet models [PATTERN]      networks by name, such as 'vit*' or '*swin*tiny*'; --small: those for 32 to 96 px
 
 `vitlet COMMAND --help` tells the rest. vitlet {version}"""
 
@@ -240,7 +240,16 @@ def models_command(words: list[str]) -> int:
     parser = Parser(prog="vitlet models", description="Names of networks; timm's wildcards work.")
     parser.add_argument("pattern", metavar="PATTERN", nargs="?", default="", help="such as 'vit*' or 'swin'")
     parser.add_argument("--attention", action="store_true", help="only those whose attention maps can be read")
+    parser.add_argument("--small", action="store_true", help="those made for 32, 64 and 96 px, with grids and speeds")
     chosen = parser.parse_all(words)
+    if chosen.small:
+        if chosen.pattern or chosen.attention:
+            raise VitletError("--small is a list of its own; leave PATTERN and --attention out.")
+        from vitlet.models.small_list import measured_on, small_models
+        from vitlet.summary import print_small_models
+
+        print_small_models(small_models(), measured_on())
+        return 0
     from vitlet.models.factory import find_models
 
     print("\n".join(find_models(chosen.pattern, attention=chosen.attention)))

@@ -41,9 +41,11 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "pvt_v2": ("*", WHOLE_GRID),
     "qwen3_vit": ("*", WHOLE_GRID),
     "shvit": ("*", WHOLE_GRID),
+    "small": ("[!r]*", WHOLE_GRID),  # all but the ResNets
     "swin_transformer": ("*", WINDOWS),
     "swin_transformer_v2": ("*", WINDOWS),
     "swin_transformer_v2_cr": ("*", WINDOWS),
+    "t2t": ("*", WHOLE_GRID),
     "tiny_vit": ("*", WINDOWS),
     "tnt": ("*", WHOLE_GRID),
     "twins": ("*", WHOLE_GRID),

@@ -67,7 +67,7 @@ def _vit(side: int, patch: int, pretrained: bool, more: dict[str, Any]) -> Any:
 
 @register_model
 def vit_for_32px(pretrained: bool = False, **more: Any) -> Any:
-    """The plain ViT of the small-data literature, to compare with others; it needs a task or much augmentation."""
+    """The plain ViT of the small-data literature: the one to compare tasks on."""
     return _vit(32, 4, pretrained, more)
 
 
@@ -95,7 +95,7 @@ def _swin(side: int, patch: int, window: int, pretrained: bool, more: dict[str, 
 
 @register_model
 def swin_for_32px(pretrained: bool = False, **more: Any) -> Any:
-    """Attention within windows of 4 x 4: what the publications on DRLoc and its like measure most."""
+    """Attention within windows of 4 x 4, in three stages: one of the families of the publication on DRLoc."""
     return _swin(32, 2, 4, pretrained, more)
 
 
@@ -120,7 +120,7 @@ def _cvt(side: int, stride: int, pretrained: bool, more: dict[str, Any]) -> Any:
 
 @register_model
 def cvt_for_32px(pretrained: bool = False, **more: Any) -> Any:
-    """Convolutions in every layer and no positions: for few images, and for sizes that vary."""
+    """Convolutions in every layer and no positions: for images whose sizes vary."""
     return _cvt(32, 2, pretrained, more)
 
 
@@ -144,7 +144,7 @@ def _t2t(side: int, first: tuple[int, int, int], pretrained: bool, more: dict[st
 
 @register_model
 def t2t_for_32px(pretrained: bool = False, **more: Any) -> Any:
-    """Patches that overlap and fixed positions in front of the ViT above: for textures and thin strokes."""
+    """Patches that overlap, in front of a plain ViT: for detail that borders of patches would cut apart."""
     return _t2t(32, (3, 1, 1), pretrained, more)
 
 
@@ -166,7 +166,7 @@ def _cct(side: int, layers: int, pretrained: bool, more: dict[str, Any]) -> Any:
 
 @register_model
 def cct_for_32px(pretrained: bool = False, **more: Any) -> Any:
-    """Tokens from two convolutions and a learned pool: a first choice for a transformer without pre-training."""
+    """Two convolutions before a ViT and a learned pool: made by its authors for training on few images."""
     return _cct(32, 2, pretrained, more)
 
 
@@ -188,7 +188,7 @@ def _resnet(side: int, stride: int, pretrained: bool, more: dict[str, Any]) -> A
 
 @register_model
 def resnet_for_32px(pretrained: bool = False, **more: Any) -> Any:
-    """The convolutional network to beat: hard to surpass below some ten thousand images."""
+    """A convolutional network of about the same size: what a transformer has to beat."""
     return _resnet(32, 1, pretrained, more)
 
 
