@@ -173,7 +173,7 @@ def test_bad_input_is_one_sentence(
         (["evaluate", "."], "is not a run folder"),
         (["predict", "absent", "x.png"], "no such run folder"),
         (["train", "--resume", "absent"], "no such run folder"),
-        (["train", "--resume", "x", "--epochs", "3"], "leave the other flags out"),
+        (["train", "--resume", "absent", "--epochs", "3"], "no such run folder"),
         (["train", "-c", "absent.yaml"], "cannot read the configuration"),
         (["evaluate"], "the following arguments are required: RUN"),
     ],

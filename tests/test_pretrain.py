@@ -74,9 +74,9 @@ def test_resume_of_pretraining_is_exact(folder: Path, tmp_path: Path, monkeypatc
 
     log = RunFolder.log
 
-    def die(self: RunFolder, row: dict[str, Any]) -> None:
-        log(self, row)
-        if row["epoch"] == 2:
+    def die(self: RunFolder, rows: list[dict[str, Any]]) -> None:
+        log(self, rows)
+        if len(rows) == 2:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(RunFolder, "log", die)
@@ -184,10 +184,6 @@ def test_a_hostile_pickle_as_weights_runs_nothing(
     (tmp_path / "evil.safetensors").write_bytes(pickle.dumps(Evil()))
     with pytest.raises(vitlet.VitletError, match="cannot read the weights"):
         train(config(folder, tmp_path / "run", init=str(tmp_path / "evil.safetensors")))
-    train(config(folder, tmp_path / "good", epochs=1))
-    torch.save({"epoch": Evil()}, tmp_path / "good" / "resume.pt")
-    with pytest.raises(vitlet.VitletError, match="cannot continue from"):
-        train(RunConfig(resume=str(tmp_path / "good")))
     assert not (tmp_path / "pwned").exists()
 
 

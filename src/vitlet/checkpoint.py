@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from vitlet.distributed import World
 from vitlet.errors import VitletError, first_line
+from vitlet.files import sync
 
 MANIFEST = "manifest.json"
 STATE = "state.pt"
@@ -148,18 +148,6 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
         plain[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
         seen.add(tensor.data_ptr())
     save_file(plain, path, metadata={"format": "pt"})
-
-
-def sync(path: Path) -> None:
-    """Wait until a file or folder is on the disk; systems that cannot sync a folder need not."""
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except PermissionError:  # a folder on Windows
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _files(folder: Path) -> list[Path]:

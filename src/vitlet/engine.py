@@ -174,7 +174,7 @@ class Trainer:
         row: dict[str, Any] = {"epoch": state.epoch + 1, **state.means.over(self.world), "lr": self.lr_at(state.epoch)}
         row |= self._validate()
         row["images_per_second"] = (steps - first) * self.order.batch_size / max(seconds, 1e-9)
-        better = not state.rows or score(row) > max(map(score, state.rows))
+        better = self.val_loader is not None and score(row) > max(map(score, state.rows), default=-math.inf)
         state.rows.append(row)
         state.epoch, state.step, state.means = state.epoch + 1, 0, Means()
         self._export(better)
@@ -230,7 +230,7 @@ class Trainer:
         mine = [
             {
                 "process": self.world.rank,
-                "loss": float(outcome.loss),
+                "loss": float(outcome.loss.detach()),
                 "parts": {name: float(part) for name, part in outcome.parts.items()},
                 "images": self.order.images(self.state.step, part),
             }

@@ -22,9 +22,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from vitlet.checkpoint import sync
 from vitlet.config import RunConfig
 from vitlet.errors import VitletError, first_line
+from vitlet.files import sync
 from vitlet.trackers import Tracker
 
 

@@ -1,0 +1,364 @@
+"""Kill real training processes with SIGKILL, again and again, and compare what they end with, bit by bit.
+
+Every configuration is trained once undisturbed. Then the same run is killed several times, at a random moment or inside
+a phase drawn beforehand, and continued with ``--resume auto`` until it ends. Weights, averages, optimizer state and the
+rows of metrics have to be equal to the last bit. Every process notes in shared memory what it is doing, so that the
+phase in which it died is known, not guessed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import mmap
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from sklearn.datasets import load_digits
+from timing import Report
+
+from vitlet import engine, result
+from vitlet.checkpoint import Checkpoints
+from vitlet.config import RunConfig, TaskConfig
+from vitlet.errors import VitletError
+from vitlet.interrupts import LAUNCHER
+from vitlet.runs import read_rows
+from vitlet.state import State
+
+PHASES = ("loading", "step", "save", "rename", "evaluation")
+GRACE = 5.0
+VIT = {"patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 2}
+SWIN = {"patch_size": 2, "embed_dim": 12, "depths": [1, 1], "num_heads": [1, 2], "window_size": 4}
+ALL_TASKS = {
+    "drloc": TaskConfig(0.5, options={"hidden": 16, "pairs": 8}),
+    "sprel": TaskConfig(0.3, view="shuffle"),
+    "distance": TaskConfig(0.1),
+    "angle": TaskConfig(0.1),
+    "position": TaskConfig(0.1, patch_augment=True),
+    "attention-distance": TaskConfig(0.1),
+    "attention-similarity": TaskConfig(0.1),
+    "rotation": TaskConfig(0.2),
+}
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "bf16": {"amp": True},
+    "2 workers": {"workers": 2},
+    "EMA": {"model_ema": True},
+    "accumulation": {"grad_accum_steps": 2},
+    "mixup, cutmix, RandAugment, drop path": {"aug": "drloc", "drop_path": 0.2},
+    "every task": {"tasks": ALL_TASKS},
+    "pre-training": {"pretrain": True},
+    "balanced classes": {"balance": "sampler"},
+    "Swin": {"model": "swin_tiny_patch4_window7_224", "model_kwargs": SWIN},
+    "gradient checkpointing": {"grad_checkpointing": True},
+    "2 processes": {"processes": 2},
+    "2 processes, 2 workers, bf16, EMA, accumulation": {
+        "processes": 2,
+        "workers": 2,
+        "amp": True,
+        "model_ema": True,
+        "grad_accum_steps": 2,
+    },
+    "2 processes, batch norm": {
+        "processes": 2,
+        "model": "resnet10t",
+        "model_kwargs": {},
+        "tasks": {"drloc": TaskConfig(0.5, options={"hidden": 16, "pairs": 8, "pool": "none"})},
+        "img_size": (64, 64),
+    },
+    "2 processes, sharded": {"processes": 2, "fsdp": True, "model_ema": True},
+}
+
+
+@dataclass
+class Death:
+    """When a process is to kill itself: at the n-th entry into a phase, after so many seconds."""
+
+    phase: str
+    entry: int
+    delay: float
+
+
+class Watch:
+    """What a process is doing, in memory that outlives it."""
+
+    def __init__(self) -> None:
+        self.memory = mmap.mmap(-1, 2)
+        self.entries: Counter[str] = Counter()
+        self.death: Death | None = None
+
+    @property
+    def phase(self) -> str:
+        """The phase that was entered last and not left."""
+        return PHASES[self.memory[0]]
+
+    def enter(self, phase: str) -> int:
+        """Note a phase; die in it if that is wanted. Returns the phase before."""
+        before = self.memory[0]
+        self.memory[0] = PHASES.index(phase)
+        self.entries[phase] += 1
+        death = self.death
+        if death is not None and (death.phase, death.entry) == (phase, self.entries[phase]):
+            if death.delay == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            threading.Timer(death.delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        return before
+
+    def during(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, noted as this phase."""
+
+        @functools.wraps(function)
+        def noted(*positional: Any, **named: Any) -> Any:
+            before = self.enter(phase)
+            try:
+                return function(*positional, **named)
+            finally:
+                self.memory[0] = before
+
+        return noted
+
+    def install(self) -> None:
+        """Watch the loop of this process."""
+        engine.Trainer._step = self.during("step", engine.Trainer._step)  # type: ignore[method-assign]
+        engine.Trainer._write_weights = self.during("save", engine.Trainer._write_weights)  # type: ignore[method-assign]
+        State.write = self.during("save", State.write)  # type: ignore[method-assign]
+        Checkpoints.finish = self.during("save", Checkpoints.finish)  # type: ignore[method-assign]
+        Path.rename = self.during("rename", Path.rename)  # type: ignore[method-assign]
+        Path.replace = self.during("rename", Path.replace)  # type: ignore[method-assign]
+        engine.evaluate = self.during("evaluation", engine.evaluate)  # type: ignore[attr-defined]
+        engine.evaluate_tasks = self.during("evaluation", engine.evaluate_tasks)  # type: ignore[attr-defined]
+        result.evaluate = self.during("evaluation", result.evaluate)  # type: ignore[attr-defined]
+
+
+def start(config: RunConfig, processes: int, death: Death | None, victim: int, log: Path) -> tuple[list[int], Watch]:
+    """Fork the processes of one run; one of them, the victim, is watched and may have to die."""
+    watch = Watch()
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    found = []
+    for rank in range(processes):
+        child = os.fork()
+        if child:
+            found.append(child)
+            continue
+        code = 1
+        try:
+            os.environ[LAUNCHER] = str(os.getppid())
+            if processes > 1:
+                place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "RANK": str(rank)}
+                os.environ.update(place, WORLD_SIZE=str(processes), LOCAL_RANK=str(rank))
+                os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+            out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(out, 1)
+            os.dup2(out, 2)
+            watch.memory[0] = 0
+            if rank == victim:
+                watch.death = death
+                watch.install()
+            engine.train(config)
+            code = 0
+        except VitletError as problem:
+            print(problem, flush=True)
+            code = problem.code
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    return found, watch
+
+
+def await_end(processes: list[int], kill: tuple[float, int] | None = None) -> list[int]:
+    """Exit codes; with ``kill``, that process gets SIGKILL after so many seconds.
+
+    As a launcher does, it ends the others if they have not ended by themselves a while after one has failed.
+    """
+    codes: dict[int, int] = {}
+    failed = float("inf")
+    deadline = time.monotonic() + (kill[0] if kill else 0.0)
+    while len(codes) < len(processes):
+        if kill is not None and time.monotonic() > deadline and processes[kill[1]] not in codes:
+            os.kill(processes[kill[1]], signal.SIGKILL)
+            kill = None
+        for process in processes:
+            if process not in codes:
+                ended, status = os.waitpid(process, os.WNOHANG)
+                if ended:
+                    codes[process] = os.waitstatus_to_exitcode(status)
+                    failed = min(failed, time.monotonic()) if codes[process] else failed
+        if time.monotonic() - failed > GRACE:
+            for process in set(processes) - codes.keys():
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.002)
+    return [codes[process] for process in processes]
+
+
+def make_config(data: Path, output: Path, **changes: Any) -> RunConfig:
+    """A run of three epochs of four steps, saved every third step and after every epoch."""
+    settings: dict[str, Any] = {
+        "data": str(data),
+        "model_kwargs": VIT,
+        "img_size": (16, 16),
+        "epochs": 3,
+        "batch_size": 8,
+        "workers": 0,
+        "device": "cpu",
+        "tasks": {"drloc": TaskConfig(0.5, options={"hidden": 16, "pairs": 8})},
+        "checkpoint_steps": 3,
+        "output": str(output),
+        "resume": "auto",
+    }
+    settings |= changes
+    settings.pop("processes", None)
+    if settings.get("pretrain"):
+        settings["tasks"] = {}
+    return RunConfig(**settings)
+
+
+def kill_and_continue(config: RunConfig, processes: int, seed: int, kills: int, seconds: float) -> Counter[str]:
+    """Kill a run so many times, then let it end; the phases of death."""
+    draw = random.Random(seed)
+    deaths: Counter[str] = Counter()
+    log = Path(f"{config.output}.log")
+    for number in range(kills):
+        victim = draw.randrange(processes)
+        phase = ("any", "rename", "save", "evaluation", "step", "loading")[(seed + number) % 6]
+        if phase in ("any", "loading"):
+            after = draw.uniform(0, seconds if phase == "any" else 0.1 * seconds)
+            started, watch = start(config, processes, None, victim, log)
+            codes = await_end(started, (after, victim))
+        else:
+            delay = 0.0 if phase == "rename" else draw.uniform(0.0, 0.01)
+            most = {"rename": 12, "save": 4, "evaluation": 2, "step": 6}[phase]
+            first = 0 if phase == "evaluation" or victim == 0 else 1
+            victim = 0 if phase in ("rename", "save") else victim
+            started, watch = start(config, processes, Death(phase, draw.randint(1, most) + first, delay), victim, log)
+            codes = await_end(started)
+        if -signal.SIGKILL in codes:
+            deaths[watch.phase] += 1
+        if codes[victim] not in (0, -signal.SIGKILL):
+            raise SystemExit(f"exit codes {codes} of {config.output}:\n{log.read_text()}")
+    started, _ = start(config, processes, None, 0, log)
+    codes = await_end(started)
+    if any(codes):
+        raise SystemExit(f"exit codes {codes} of {config.output}:\n{log.read_text()}")
+    return deaths
+
+
+def differences(first: Path, second: Path) -> list[str]:
+    """What two finished runs do not have in common, to the last bit; the speed may differ."""
+    found = []
+    for name in ("last/model.safetensors", "best/model.safetensors"):
+        if (first / name).is_file() or (second / name).is_file():
+            found += _compare(name, load_file(first / name), load_file(second / name))
+    one, two = (Checkpoints(path / "checkpoints").newest()[0] for path in (first, second))
+    assert one is not None
+    assert two is not None
+    if one.step != two.step:
+        found.append(f"steps {one.step} and {two.step}")
+    for file in sorted(one.path.glob("*.safetensors")):
+        found += _compare(file.name, one.tensors(file.name), two.tensors(file.name))
+    found += _compare("state.pt", _flat(one.state()), _flat(two.state()))
+    rows = [
+        [{k: v for k, v in row.items() if k != "images_per_second"} for row in read_rows(p)] for p in (first, second)
+    ]
+    if rows[0] != rows[1]:
+        found.append("rows of metrics")
+    return found
+
+
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    if isinstance(value, dict):
+        return {k: v for key, inner in value.items() for k, v in _flat(inner, f"{name}/{key}").items()}
+    if isinstance(value, list):
+        return {k: v for key, inner in enumerate(value) for k, v in _flat(inner, f"{name}/{key}").items()}
+    return {} if name.endswith("images_per_second") else {name: value}
+
+
+def _compare(what: str, first: dict[str, Any], second: dict[str, Any]) -> list[str]:
+    different = [name for name in first.keys() | second.keys() if not _equal(first.get(name), second.get(name))]
+    return [f"{what}: {', '.join(sorted(different)[:3])} ({len(different)})"] if different else []
+
+
+def _equal(first: Any, second: Any) -> bool:
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        return torch.equal(first, second)
+    return bool(first == second)
+
+
+def write_images(root: Path, classes: int = 3, per_class: int = 12) -> Path:
+    """Class folders of scanned digits."""
+    digits = load_digits()
+    for label in range(classes):
+        (root / str(label)).mkdir(parents=True)
+        for number, scan in enumerate(digits.images[digits.target == label][:per_class]):
+            picture = Image.fromarray(np.clip(scan * 16, 0, 255).astype(np.uint8)).convert("RGB").resize((16, 16))
+            picture.save(root / str(label) / f"{number}.png")
+    return root
+
+
+def trial(name: str, data: Path, work: Path, kills: int, seed: int) -> tuple[Counter[str], list[str]]:
+    """One configuration: undisturbed, then killed; phases of death and differences."""
+    changes = CONFIGURATIONS[name]
+    processes = changes.get("processes", 1)
+    whole, broken = (make_config(data, work / f"{kind}-{seed}", **changes) for kind in ("whole", "broken"))
+    began = time.monotonic()
+    started, _ = start(whole, processes, None, 0, work / f"whole-{seed}.log")
+    codes = await_end(started)
+    if any(codes):
+        raise SystemExit(f"{name}: exit codes {codes}\n{(work / f'whole-{seed}.log').read_text()}")
+    deaths = kill_and_continue(broken, processes, seed, kills, time.monotonic() - began)
+    return deaths, differences(Path(str(whole.output)), Path(str(broken.output)))
+
+
+def row(name: str, deaths: Counter[str], lost: str) -> str:
+    """A line of the table."""
+    return f"| {name} | {sum(deaths.values())} | " + " | ".join(str(deaths[phase]) for phase in PHASES) + f" | {lost} |"
+
+
+def main() -> None:
+    """Try all configurations, print and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=60, help="in all, at least [60]")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments [0]")
+    parser.add_argument("--output", type=Path, help="write the table here")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    report = Report("What a kill loses", __doc__, chosen.output)
+    report.add(["", "| configuration | kills | " + " | ".join(PHASES) + " | lost |", "|" + "---|" * (len(PHASES) + 3)])
+    total, bad, seed = Counter[str](), 0, chosen.seed
+    work = Path(tempfile.mkdtemp(prefix="vitlet-faults-"))
+    data = write_images(work / "data")
+    wanted = -(-chosen.kills // len(CONFIGURATIONS))
+    for name in CONFIGURATIONS:
+        deaths: Counter[str] = Counter()
+        different: list[str] = []
+        while sum(deaths.values()) < wanted:
+            seed += 1
+            died, found = trial(name, data, work, wanted, seed)
+            deaths += died
+            different += found
+        total += deaths
+        bad += len(different)
+        report.add([row(name, deaths, "; ".join(different) or "nothing")])
+    report.add([row("**all**", total, str(bad) if bad else "nothing")])
+    report.close()
+    shutil.rmtree(work)
+    if bad or any(not total[phase] for phase in PHASES):
+        raise SystemExit("something was lost, or a phase was never hit")
+
+
+if __name__ == "__main__":
+    main()
