@@ -93,7 +93,7 @@ class ARViT(nn.Module):
         if embed_dim % 4 or embed_dim % num_heads:
             raise ValueError(f"embed_dim {embed_dim} needs to be divisible by 4 and by num_heads {num_heads}")
         self.in_chans, self.num_classes = in_chans, num_classes
-        self.num_features = self.head_hidden_size = self.embed_dim = embed_dim
+        self.num_features = self.embed_dim = embed_dim
         self.num_prefix_tokens = 0
         self.positions = positions
         self.grad_checkpointing = False
@@ -139,8 +139,8 @@ class ARViT(nn.Module):
                 raise ValueError(f"global_pool is {global_pool!r}; ARViT has token (all of them), avg, or '' for none")
             self.global_pool = global_pool
         self.num_classes = num_classes
-        inputs = self.embed_dim * (self.patch_embed.num_patches if self.global_pool == "token" else 1)
-        self.head: nn.Module = nn.Linear(inputs, num_classes) if num_classes else nn.Identity()
+        self.head_hidden_size = self.embed_dim * (self.patch_embed.num_patches if self.global_pool == "token" else 1)
+        self.head: nn.Module = nn.Linear(self.head_hidden_size, num_classes) if num_classes else nn.Identity()
 
     def _embed(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         """Tokens ``(B, N, C)``, and the positions that every block adds."""

@@ -33,15 +33,15 @@ def create(
     variant: str,
     pretrained: bool,
     filter_fn: Filter | None = None,
-    out_indices: int = 3,
+    maps: int = 3,
     **arguments: Any,
 ) -> Any:
-    """Build a registered network in timm's way; ``out_indices`` are the last so many, for ``features_only``."""
+    """Build a registered network in timm's way; with ``features_only`` it gives its last so many maps."""
     return build_model_with_cfg(
         kind,
         variant,
         pretrained,
         pretrained_filter_fn=filter_fn,
-        feature_cfg={"out_indices": out_indices, "feature_cls": "getter"},
+        feature_cfg={"out_indices": maps, "feature_cls": "getter"},
         **arguments,
     )

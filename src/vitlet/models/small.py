@@ -85,12 +85,8 @@ def vit_for_96px(pretrained: bool = False, **more: Any) -> Any:
 
 def _swin(side: int, patch: int, window: int, pretrained: bool, more: dict[str, Any]) -> Any:
     sizes = {"embed_dim": 96, "depths": (2, 4, 2), "num_heads": (3, 6, 12), "mlp_ratio": 2.0}
-    return create(
-        SwinTransformer,
-        f"swin_for_{side}px",
-        pretrained,
-        **{**sizes, "patch_size": patch, "window_size": window, **more},
-    )
+    cut = {"patch_size": patch, "window_size": window, "drop_path_rate": 0.0}  # timm's Swin drops 0.1 unasked
+    return create(SwinTransformer, f"swin_for_{side}px", pretrained, **{**sizes, **cut, **more})
 
 
 @register_model
@@ -183,7 +179,7 @@ def cct_for_96px(pretrained: bool = False, **more: Any) -> Any:
 
 
 def _resnet(side: int, stride: int, pretrained: bool, more: dict[str, Any]) -> Any:
-    return create(SmallStemResNet, f"resnet_for_{side}px", pretrained, out_indices=4, **{"stem_stride": stride, **more})
+    return create(SmallStemResNet, f"resnet_for_{side}px", pretrained, maps=4, **{"stem_stride": stride, **more})
 
 
 @register_model

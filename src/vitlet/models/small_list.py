@@ -8,7 +8,6 @@ from importlib.resources import files
 from inspect import getdoc
 
 import timm
-import torch
 from timm.models import model_entrypoint
 
 from vitlet.backbone import TimmBackbone
@@ -43,7 +42,7 @@ def small_names() -> list[str]:
 
 
 def small_models() -> list[SmallModel]:
-    """All of them, built without memory for their weights."""
+    """All of them, built one after another."""
     speeds = measured_speeds()
     return [_describe(name, speeds.get(name)) for name in small_names()]
 
@@ -65,10 +64,9 @@ def _speed_lines() -> list[str]:
 
 
 def _describe(name: str, speed: float | None) -> SmallModel:
-    with torch.device("meta"):
-        model = timm.create_model(name)
-        backbone = TimmBackbone(model)
-        last = backbone.shapes().last
+    model = timm.create_model(name)
+    backbone = TimmBackbone(model)
+    last = backbone.shapes().last
     parameters = sum(parameter.numel() for parameter in model.parameters())
     use = (getdoc(model_entrypoint(name)) or "").splitlines()[0]
     return SmallModel(name, backbone.img_size[0], parameters, (last.height, last.width), speed, use)
