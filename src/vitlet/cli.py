@@ -25,6 +25,7 @@ USAGE = """usage: vitlet COMMAND ...
   vitlet predict RUN IMAGE...  classes of images, as a table or JSON
   vitlet explain RUN... --images IMAGE...   pictures of what a network attends to, and how far
   vitlet scan DATA             what is in a dataset, what is wrong with it, what it suggests
+  vitlet plan [DATA]           memory, time and cost of a run before it is run, on this machine or another
   vitlet tasks                 the tasks that can be trained beside the labels, and their options
   vitlet models [PATTERN]      networks by name, such as 'vit*' or '*swin*tiny*'; --small: those for 32 to 96 px
 
@@ -223,6 +224,22 @@ def scan_command(words: list[str]) -> int:
     return 0
 
 
+def plan_command(words: list[str]) -> int:
+    """``vitlet plan``."""
+    from vitlet.plan_flags import parse_plan
+
+    config, request, as_json = parse_plan(words)
+    from vitlet.planning.plan import plan
+    from vitlet.planning.table import print_plan
+
+    found = plan(config, request)
+    if as_json:
+        print(json.dumps(found.to_dict(), indent=2))
+    else:
+        print_plan(found)
+    return 0
+
+
 def tasks_command(words: list[str]) -> int:
     """``vitlet tasks``."""
     Parser(prog="vitlet tasks", description="The tasks and their options.").parse_all(words)
@@ -264,6 +281,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "predict": predict_command,
     "explain": explain_command,
     "scan": scan_command,
+    "plan": plan_command,
     "tasks": tasks_command,
     "models": models_command,
 }
