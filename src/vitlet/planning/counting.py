@@ -22,6 +22,9 @@ from torch.utils.flop_counter import flop_registry
 FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "device", "detach", "set_"}
 """Operations that move nothing."""
 
+SMALL_KERNEL = 25
+"""Places up to which a depthwise convolution is bound by its traffic more than by its arithmetic."""
+
 
 @dataclass(frozen=True)
 class Work:
@@ -68,9 +71,10 @@ def _kind(name: str, arguments: tuple[Any, ...]) -> str:
     if name not in ("convolution", "convolution_backward"):
         return name
     weight = arguments[1] if name == "convolution" else arguments[2]
+    kernel = math.prod(weight.shape[2:])
     if weight.shape[1] == 1 and weight.shape[0] > 1:
-        return f"depthwise_{name}"
-    return f"pointwise_{name}" if math.prod(weight.shape[2:]) == 1 else name
+        return f"{'small' if kernel <= SMALL_KERNEL else 'large'}_depthwise_{name}"
+    return f"pointwise_{name}" if kernel == 1 else name
 
 
 def _layout(matrix: Tensor) -> str:
@@ -162,13 +166,11 @@ class SavedBytes(torch.autograd.graph.saved_tensors_hooks):
     def __init__(self, apart: Iterable[Tensor] = ()) -> None:
         self.total = 0
         self._seen = {tensor.untyped_storage()._cdata for tensor in apart}  # weights are there anyway
-        self._kept: list[Any] = []  # so that no address is given out twice
         super().__init__(self._pack, lambda tensor: tensor)
 
     def _pack(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in self._seen:
             self._seen.add(storage._cdata)
-            self._kept.append(storage)
             self.total += storage.nbytes()
         return tensor

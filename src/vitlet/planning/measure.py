@@ -22,6 +22,10 @@ REPEATS = 2
 ANY = "add"
 """Kind that stands for all that was not measured: reads and writes, little arithmetic."""
 
+FAR = 64
+"""An operation that is so many times larger than the largest measured of its kind is none of these: an addition of two
+numbers says nothing about one of two images."""
+
 Curve = tuple[tuple[float, float], ...]
 """Sizes of an operation, ascending, and the rate at each: operations or bytes a second."""
 
@@ -42,7 +46,7 @@ class Measured:
         size = work.flops or work.bytes
         stand_in = "mm_nn" if work.flops else ANY
         for kind in ((work.kind, work.precision), (work.kind, "float32"), (stand_in, work.precision)):
-            if kind in self.curves:
+            if kind in self.curves and size <= FAR * self.curves[kind][-1][0]:
                 return size / rate_at(self.curves[kind], size)
         return size / rate_at(self.curves[stand_in, "float32"], size)
 

@@ -45,13 +45,15 @@ class ConvolutionBlock(nn.Module):
         self.smaller = nn.Conv2d(width, 2 * width, 3, stride=2, padding=1, bias=False)
         self.point = nn.Conv2d(2 * width, 4 * width, 1, bias=False)
         self.back = nn.Conv2d(4 * width, 2 * width, 1, bias=False)
-        self.depth = nn.Conv2d(2 * width, 2 * width, 7, padding=3, groups=2 * width)
+        self.near = nn.Conv2d(4 * width, 4 * width, 3, padding=1, groups=4 * width, bias=False)
+        self.far = nn.Conv2d(2 * width, 2 * width, 7, padding=3, groups=2 * width)
         self.norms = nn.ModuleList([nn.BatchNorm2d(width), nn.BatchNorm2d(4 * width)])
 
     def forward(self, images: Tensor) -> Tensor:
         maps = F.relu(self.norms[0](self.dense(self.stem(images))))
         maps = self.smaller(maps)
-        maps = maps + self.depth(self.back(F.silu(self.norms[1](self.point(maps)))))
+        wide = F.hardswish(self.near(F.silu(self.norms[1](self.point(maps)))))
+        maps = maps + self.far(self.back(wide))
         return F.max_pool2d(maps, 3, stride=2, padding=1)
 
 
