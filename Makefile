@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: demo test test-all lint types models bench lock clean
+.PHONY: demo test test-all lint types models faults bench lock clean
 
 demo: $(INSTALLED)
 	$(BIN)/vitlet train
@@ -25,6 +25,10 @@ types: $(INSTALLED)
 # Every timm name once; resumable; writes benchmarks/results/models.csv
 models: $(INSTALLED)
 	$(BIN)/python benchmarks/models.py
+
+# Real training processes killed at random moments; writes benchmarks/results/faults.md
+faults: $(INSTALLED)
+	$(BIN)/python benchmarks/faults.py --kills 60 --output benchmarks/results/faults.md
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/drloc.py

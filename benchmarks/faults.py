@@ -101,6 +101,7 @@ class Watch:
         self.memory = mmap.mmap(-1, 2)
         self.entries: Counter[str] = Counter()
         self.death: Death | None = None
+        self.store: Any = None  # the meeting place, which is gone with its last owner
 
     @property
     def phase(self) -> str:
@@ -145,10 +146,21 @@ class Watch:
         result.evaluate = self.during("evaluation", result.evaluate)  # type: ignore[attr-defined]
 
 
-def start(config: RunConfig, processes: int, death: Death | None, victim: int, log: Path) -> tuple[list[int], Watch]:
-    """Fork the processes of one run; one of them, the victim, is watched and may have to die."""
+def start(
+    config: RunConfig,
+    processes: int,
+    log: Path,
+    *,
+    death: Death | None = None,
+    victim: int = 0,
+    before: Callable[[int], None] = lambda rank: None,
+) -> tuple[list[int], Watch]:
+    """Fork the processes of one run; one of them, the victim, is watched and may have to die.
+
+    ``before`` is called in each process, with its rank, before it trains.
+    """
     watch = Watch()
-    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    watch.store = store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     found = []
     for rank in range(processes):
         child = os.fork()
@@ -165,10 +177,12 @@ def start(config: RunConfig, processes: int, death: Death | None, victim: int, l
             out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(out, 1)
             os.dup2(out, 2)
+            sys.stdout = sys.stderr = os.fdopen(out, "w")
             watch.memory[0] = 0
             if rank == victim:
                 watch.death = death
                 watch.install()
+            before(rank)
             engine.train(config)
             code = 0
         except VitletError as problem:
@@ -237,20 +251,21 @@ def kill_and_continue(config: RunConfig, processes: int, seed: int, kills: int, 
         phase = ("any", "rename", "save", "evaluation", "step", "loading")[(seed + number) % 6]
         if phase in ("any", "loading"):
             after = draw.uniform(0, seconds if phase == "any" else 0.1 * seconds)
-            started, watch = start(config, processes, None, victim, log)
+            started, watch = start(config, processes, log, victim=victim)
             codes = await_end(started, (after, victim))
         else:
             delay = 0.0 if phase == "rename" else draw.uniform(0.0, 0.01)
             most = {"rename": 12, "save": 4, "evaluation": 2, "step": 6}[phase]
             first = 0 if phase == "evaluation" or victim == 0 else 1
             victim = 0 if phase in ("rename", "save") else victim
-            started, watch = start(config, processes, Death(phase, draw.randint(1, most) + first, delay), victim, log)
+            death = Death(phase, draw.randint(1, most) + first, delay)
+            started, watch = start(config, processes, log, death=death, victim=victim)
             codes = await_end(started)
         if -signal.SIGKILL in codes:
             deaths[watch.phase] += 1
         if codes[victim] not in (0, -signal.SIGKILL):
             raise SystemExit(f"exit codes {codes} of {config.output}:\n{log.read_text()}")
-    started, _ = start(config, processes, None, 0, log)
+    started, _ = start(config, processes, log)
     codes = await_end(started)
     if any(codes):
         raise SystemExit(f"exit codes {codes} of {config.output}:\n{log.read_text()}")
@@ -315,7 +330,7 @@ def trial(name: str, data: Path, work: Path, kills: int, seed: int) -> tuple[Cou
     processes = changes.get("processes", 1)
     whole, broken = (make_config(data, work / f"{kind}-{seed}", **changes) for kind in ("whole", "broken"))
     began = time.monotonic()
-    started, _ = start(whole, processes, None, 0, work / f"whole-{seed}.log")
+    started, _ = start(whole, processes, work / f"whole-{seed}.log")
     codes = await_end(started)
     if any(codes):
         raise SystemExit(f"{name}: exit codes {codes}\n{(work / f'whole-{seed}.log').read_text()}")

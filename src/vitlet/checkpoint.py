@@ -1,8 +1,8 @@
 """Checkpoints: whole or not there, known by their checksums, loaded without running code.
 
-A checkpoint is a folder ``step-00000120`` with ``manifest.json``: every other file with its size and sha256, the
-position and the settings of the run. It is written beside its place, synced, and renamed; the one before stays until
-then. Weights are safetensors, the rest loads with ``weights_only=True``.
+A checkpoint is a folder ``step-00000120`` (``step-00000120-evaluated`` at the end of an epoch) with ``manifest.json``:
+every other file with its size and sha256, the position and the settings of the run. It is written beside its place,
+synced, and renamed; the one before stays until then. Weights are safetensors, the rest loads with ``weights_only=True``.
 """
 
 from __future__ import annotations
@@ -65,31 +65,31 @@ class Checkpoints:
         for stale in self.folder.glob(".*"):
             shutil.rmtree(stale, ignore_errors=True)
 
-    def begin(self, step: int) -> Path:
-        """An empty folder to write this step's files into."""
-        aside = self.folder / f".writing-{step:08d}"
+    def begin(self, name: str) -> Path:
+        """An empty folder to write the files of a checkpoint into."""
+        aside = self.folder / f".writing-{name}"
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         return aside
 
-    def finish(self, step: int, about: Mapping[str, Any]) -> None:
+    def finish(self, name: str, about: Mapping[str, Any]) -> None:
         """Sync the files, note their checksums, put the checkpoint in place, and let the oldest go."""
-        aside, target = self.folder / f".writing-{step:08d}", self.folder / f"step-{step:08d}"
+        aside, target = self.folder / f".writing-{name}", self.folder / name
         files = {file.relative_to(aside).as_posix(): _describe(file) for file in _files(aside)}
-        manifest = {"format": 1, "step": step, **about, "files": files}
+        manifest = {"format": 1, **about, "files": files}
         (aside / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False), encoding="utf-8")
         for file in _files(aside):
             sync(file)
         for folder in {file.parent for file in _files(aside)}:
             sync(folder)
-        if target.exists():
+        if target.exists():  # damaged, or it would have been continued from
             self._drop(target)
         aside.rename(target)
         sync(self.folder)
         for old in sorted(self.folder.glob("step-*"))[: -self.keep]:
             self._drop(old)
 
-    def save(self, step: int, about: Mapping[str, Any], write: Callable[[], None], world: World) -> None:
+    def save(self, name: str, about: Mapping[str, Any], write: Callable[[], None], world: World) -> None:
         """Write into what `begin` gave, finish; if that fails, say so and leave the older checkpoints as they are."""
         try:
             write()
@@ -99,11 +99,11 @@ class Checkpoints:
         problems = [each for each in world.gather(failed) if each is not None]
         if problems:
             raise VitletError(problems[0])
-        world.by_first(lambda: self._finish_or_say(step, about))
+        world.by_first(lambda: self._finish_or_say(name, about))
 
-    def _finish_or_say(self, step: int, about: Mapping[str, Any]) -> None:
+    def _finish_or_say(self, name: str, about: Mapping[str, Any]) -> None:
         try:
-            self.finish(step, about)
+            self.finish(name, about)
         except OSError as problem:
             raise VitletError(self._failure(problem)) from problem
 

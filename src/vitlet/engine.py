@@ -119,7 +119,7 @@ class Trainer:
         )
         val = prepared.dataset.val
         self.val_loader = prepared.evaluation_loader(val, world) if val is not None else None
-        self.interrupts, self.saved_at, self.saved_step = Interrupts(), time.monotonic(), -1
+        self.interrupts, self.saved_at, self.saved = Interrupts(), time.monotonic(), ""
         self.checkpoints = Checkpoints(path / "checkpoints", config.checkpoint_hist)
         self.notes = self._restore() if config.resume else []
         self.reporter = Reporter(
@@ -314,19 +314,21 @@ class Trainer:
 
     def _save(self) -> None:
         """A checkpoint of this very step, unless there is one."""
-        if self.saved_step == self.step:
+        name = f"step-{self.step:08d}" + ("" if self.state.step else "-evaluated")
+        if self.saved == name:
             return
         dataset = self.prepared.dataset
         about = {
+            "step": self.step,
             "epoch": self.state.epoch,
             "images": len(dataset.train),
             "classes": list(dataset.classes),
             "processes": self.world.size,
             "config": self.config.to_dict(),
         }
-        aside = self.world.by_first(lambda: self.checkpoints.begin(self.step))
-        self.checkpoints.save(self.step, about, lambda: self.state.write(aside, self.world), self.world)
-        self.saved_at, self.saved_step = time.monotonic(), self.step
+        aside = self.world.by_first(lambda: self.checkpoints.begin(name))
+        self.checkpoints.save(name, about, lambda: self.state.write(aside, self.world), self.world)
+        self.saved_at, self.saved = time.monotonic(), name
 
     def _restore(self) -> list[str]:
         """Go on from the newest whole checkpoint; sentences on what was found."""
@@ -341,7 +343,7 @@ class Trainer:
             if had != has:
                 raise VitletError(f"cannot continue {checkpoint.path}: its {name} were {had}, the data now has {has}.")
         self.state.read(checkpoint, self.world)
-        self.saved_step = self.step
+        self.saved = checkpoint.path.name
         place = f"epoch {self.state.epoch + 1}, step {self.state.step + 1}"
         return [*notes, f"continued from {checkpoint.path} at {place}"]
 

@@ -75,10 +75,12 @@ def evaluate(
         between: called before every batch, by all processes equally often.
     """
     sums = torch.zeros(2 + 2 * classes, dtype=torch.float64)  # loss, top 5, then right and seen of each class
-    for images, labels in _rounds(loader, world, between):
+    for images, labels, counts in _rounds(loader, world, between):
         images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
         with autocast():
             logits = classify(images).float()
+        if not counts:
+            continue
         ranked = (logits.topk(min(5, logits.shape[1])).indices == labels[:, None]).cpu()
         sums[0] += float(F.cross_entropy(logits, labels, reduction="sum"))
         sums[1] += int(ranked.sum())
@@ -107,10 +109,12 @@ def evaluate_tasks(
     """Mean loss and metrics of the tasks alone; what they sample is the same every time."""
     sums: dict[str, float] = defaultdict(float)
     count = 0
-    for number, (images, _) in enumerate(_rounds(loader, world, between)):
+    for number, (images, _, counts) in enumerate(_rounds(loader, world, between)):
         torch.manual_seed(number * world.size + world.rank)
         with autocast():
             outcome = objective(images.to(device, non_blocking=True), None, weights)
+        if not counts:
+            continue
         found = {"loss": outcome.loss, **outcome.parts, **outcome.metrics}
         count += len(images)
         for name, value in found.items():
@@ -120,11 +124,18 @@ def evaluate_tasks(
     return {name: total / totals[0] for name, total in zip(names, totals[1:], strict=True)}
 
 
-def _rounds(loader: DataLoader[Any], world: World, between: Callable[[], None]) -> Iterator[Any]:
-    """This process's batches, with ``between`` before each; processes with fewer still take part in that."""
+def _rounds(
+    loader: DataLoader[Any], world: World, between: Callable[[], None]
+) -> Iterator[tuple[Tensor, Tensor, bool]]:
+    """This process's batches, with ``between`` before each, and whether they count.
+
+    A process that has fewer batches than another gets one that does not: a sharded network runs in all at once.
+    """
     batches = iter(loader)
     for _ in range(int(world.largest([len(loader)])[0])):
         between()
         batch = next(batches, None)
         if batch is not None:
-            yield batch
+            yield *batch, True
+        else:
+            yield *loader.dataset.__getitems__([0]), False  # type: ignore[attr-defined]

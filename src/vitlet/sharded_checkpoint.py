@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint._traverse import set_element
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.state_dict import (
@@ -40,6 +42,8 @@ ALLOWED = {
     ("torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING"),
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
     ("torch", "Size"),
+    ("pathlib", "PosixPath"),
+    ("pathlib", "WindowsPath"),
     ("torch.serialization", "_get_layout"),
     *(("torch", name) for name in ("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool")),
 }
@@ -61,10 +65,24 @@ class _SafeReader(FileSystemReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         content = (Path(self.path) / ".metadata").read_bytes()
         metadata: Metadata = _SafeUnpickler(io.BytesIO(content)).load()
+        for part in (metadata.storage_data or {}).values():
+            if Path(part.relative_path).name != part.relative_path:
+                raise VitletError(f"the checkpoint's index names the file {part.relative_path}, which lies elsewhere.")
         if metadata.storage_meta is None:
             metadata.storage_meta = StorageMeta()
         metadata.storage_meta.load_id = self.load_id
         return metadata
+
+
+class _SafePlanner(DefaultLoadPlanner):
+    """Loads numbers and texts, where PyTorch's own would unpickle anything."""
+
+    def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
+        loaded = torch.load(value, weights_only=True)
+        if self.flatten_state_dict:
+            set_element(self.original_state_dict, self.mappings[read_item.dest_index.fqn], loaded)
+        else:
+            self.state_dict[read_item.dest_index.fqn] = loaded
 
 
 def save_shards(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, average: dict[str, Tensor]) -> None:
@@ -84,7 +102,7 @@ def load_shards(folder: Path, module: nn.Module, optimizer: torch.optim.Optimize
         "optimizer": get_optimizer_state_dict(module, optimizer),
         "average": average,
     }
-    load(state, storage_reader=_SafeReader(str(folder / SHARDS)))
+    load(state, storage_reader=_SafeReader(str(folder / SHARDS)), planner=_SafePlanner())
     set_model_state_dict(module, state["objective"])
     set_optimizer_state_dict(module, optimizer, state["optimizer"])
 

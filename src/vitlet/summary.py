@@ -17,10 +17,10 @@ from vitlet.runs import read_rows
 
 if TYPE_CHECKING:
     from vitlet.data.images import Dataset
-    from vitlet.engine import RunResult
     from vitlet.evaluate import Scores
     from vitlet.models.small_list import SmallModel
     from vitlet.probes import ProbeResult
+    from vitlet.result import RunResult
     from vitlet.tasks.declared import Option
 
 
@@ -99,6 +99,7 @@ def print_tasks(tasks: Mapping[str, tuple[str, Mapping[str, Option]]]) -> None:
 def print_small_models(models: Sequence[SmallModel], measured: str) -> None:
     """The networks for small images, and where their speed was measured."""
     table = _table("px", "parameters", "grid", "images/s", first="name")
+    table.add_column("when to use it")
     for model in models:
         speed = "not measured" if model.images_per_second is None else f"{model.images_per_second:.0f}"
         grid = f"{model.grid[0]} x {model.grid[1]}"
