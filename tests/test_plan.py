@@ -261,7 +261,9 @@ def test_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     for words in ("predicted, not measured", "4 x a100", "cost", "fits:", "assumed", "exchanging gradients"):
         assert words in printed
     assert main([*QUICK, "--device", "t4", "--memory", "0.01"]) == 0
-    assert "does not fit: needs" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "does not fit: needs" in printed
+    assert "use --amp-dtype float16" in printed
 
 
 def test_command_answers_in_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,8 +11,8 @@ from vitlet.errors import VitletError, nearest
 if TYPE_CHECKING:
     from vitlet.planning.counting import Work
 
-EFFICIENCY = 0.4
-"""Assumed share of the published peak that matrix products and convolutions achieve."""
+EFFICIENCY = 0.5
+"""Assumed share of the published peak that matrix products and convolutions achieve; see benchmarks/plan.py."""
 BANDWIDTH_SHARE = 0.8
 """Assumed share of the published memory bandwidth that other operations achieve."""
 LAUNCH_SECONDS = 8e-6
@@ -44,8 +44,11 @@ class Device:
     source: str = field(default="published peaks", compare=False)
 
 
-def _gpu(name: str, half: float, full: float, bandwidth: float, memory: float, link: float) -> Device:
-    return Device(name, {"bfloat16": half, "float16": half, "float32": full}, bandwidth, memory, link)
+def _gpu(
+    name: str, half: float, full: float, bandwidth: float, memory: float, link: float, *, bfloat16: bool = True
+) -> Device:
+    peaks = {"float16": half, "float32": full} | ({"bfloat16": half} if bfloat16 else {})
+    return Device(name, peaks, bandwidth, memory, link)
 
 
 DEVICES = {
@@ -54,11 +57,11 @@ DEVICES = {
         _gpu("a100", 312, 19.5, 2039, 80, 300),
         _gpu("a100-40gb", 312, 19.5, 1555, 40, 300),
         _gpu("h100", 989, 67, 3350, 80, 450),
-        _gpu("v100", 125, 15.7, 900, 32, 150),
+        _gpu("v100", 125, 15.7, 900, 32, 150, bfloat16=False),
         _gpu("rtx3090", 71, 35.6, 936, 24, 16),
         _gpu("rtx4090", 165, 82.6, 1008, 24, 32),
         _gpu("l4", 121, 30.3, 300, 24, 32),
-        _gpu("t4", 65, 8.1, 320, 16, 16),
+        _gpu("t4", 65, 8.1, 320, 16, 16, bfloat16=False),
     )
 }
 """Data-sheet numbers: dense products in half precision (float32 sums) and float32 without TF32, SXM forms of a100, h100
@@ -106,11 +109,14 @@ class Roofline:
 
     def describe(self) -> list[str]:
         """Where the numbers come from, and what is assumed."""
-        return [
+        lines = [
             f"{self.device.name}: {self.device.source}; assumed, not measured: {self.efficiency:.0%} of the peak of"
             f" products, {BANDWIDTH_SHARE:.0%} of the memory bandwidth, {LAUNCH_SECONDS * 1e6:.0f} microseconds to"
             " hand over an operation"
         ]
+        if self.device.name in DEVICES and "bfloat16" not in self.device.tflops:
+            lines.append(f"{self.device.name} has no products in bfloat16: with --amp use --amp-dtype float16")
+        return lines
 
 
 def all_reduce_seconds(devices: int, size: int, link: float) -> float:

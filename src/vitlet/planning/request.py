@@ -19,7 +19,7 @@ class PlanRequest:
     images: int | None = _wish(None, "number of training images, in place of DATA")
     devices: int = _wish(1, "number of devices that share a step")
     price: float | None = _wish(None, "of one device for an hour, in any currency")
-    efficiency: float | None = _wish(None, "share of a named device's peak that products achieve (default: 0.4)")
+    efficiency: float | None = _wish(None, "share of a named device's peak that products achieve (default: 0.5)")
     tflops: float | None = _wish(None, "of your own device: trillions of operations a second at the run's precision")
     bandwidth: float | None = _wish(None, "of your own device's memory, GB/s")
     memory: float | None = _wish(None, "of your own device, or to leave it less: GiB")
