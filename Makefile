@@ -9,11 +9,11 @@ demo: $(INSTALLED)
 	$(BIN)/vitlet train
 
 test: $(INSTALLED) lint types
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not heavy"
 
-# Heavier parts (a browser, other trainers, exports) join here; so far there are none.
+# What takes longer: torchrun's agents, restarts.
 test-all: $(INSTALLED)
-	@echo "test-all: nothing beyond 'make test' yet"
+	$(BIN)/python -m pytest -m heavy
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -35,6 +35,7 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/relvit.py
 	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/data.py
+	$(BIN)/python benchmarks/plan.py
 	$(BIN)/python benchmarks/small_models.py
 
 $(INSTALLED): requirements.lock pyproject.toml

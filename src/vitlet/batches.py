@@ -13,8 +13,10 @@ from vitlet.errors import VitletError
 from vitlet.feeding import make_recipe
 from vitlet.prepare import Prepared
 
+Batches = tuple[EpochOrder | ShardBatches, Any]
 
-def training_batches(prepared: Prepared, world: World) -> tuple[EpochOrder | ShardBatches, Any]:
+
+def training_batches(prepared: Prepared, world: World) -> Batches:
     """What is to be told the epoch and the step to start at, and the batches themselves."""
     config, images = prepared.config, prepared.dataset.train
     parts, own = world.size * config.grad_accum_steps, config.grad_accum_steps

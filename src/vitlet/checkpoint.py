@@ -2,7 +2,8 @@
 
 A checkpoint is a folder ``step-00000120`` (``step-00000120-evaluated`` at the end of an epoch) with ``manifest.json``:
 every other file with its size and sha256, the position and the settings of the run. It is written beside its place,
-synced, and renamed; the one before stays until then. Weights are safetensors, the rest loads with ``weights_only=True``.
+synced, and renamed; the one before stays until then. Weights are safetensors, the rest loads with
+``weights_only=True``.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitlet.batches import training_batches
+from vitlet.batches import Batches, training_batches
 from vitlet.checkpoint import Checkpoints, save_tensors
 from vitlet.config import RunConfig
 from vitlet.data.images import Dataset
@@ -58,6 +58,7 @@ def _train(config: RunConfig, dataset: Dataset | None, world: World, title: str)
         if config.resume is not None and (end := finished(Path(config.resume))) is not None:
             return end
     prepared = prepare(replace(config, device=local_device(config.device, world)), dataset)
+    batches = training_batches(prepared, world)
     folders: list[RunFolder] = []
 
     def open_folder() -> Path:
@@ -67,7 +68,7 @@ def _train(config: RunConfig, dataset: Dataset | None, world: World, title: str)
 
     path = world.by_first(open_folder)
     try:
-        trainer = Trainer(prepared, path, folders[0] if folders else None, world, title)
+        trainer = Trainer(prepared, batches, path, folders[0] if folders else None, world, title)
         trainer.run()
         return finish(trainer.state, prepared, path, folders[0] if folders else None, world)
     finally:
@@ -102,16 +103,19 @@ class Trainer:
 
     Args:
         prepared: data, network and settings.
+        batches: their order, and the batches themselves.
         path: of the run's folder.
         folder: the folder itself, in the first process.
         world: the processes.
         title: what the progress is called.
     """
 
-    def __init__(self, prepared: Prepared, path: Path, folder: RunFolder | None, world: World, title: str) -> None:
+    def __init__(
+        self, prepared: Prepared, batches: Batches, path: Path, folder: RunFolder | None, world: World, title: str
+    ) -> None:
         self.prepared, self.config, self.world, self.folder = prepared, prepared.config, world, folder
         config, device = self.config, prepared.device
-        self.order, self.loader = training_batches(prepared, world)
+        self.order, self.loader = batches
         self.state = State.begin(prepared, world)
         self.autocast, self.mix = make_autocast(config, device), make_mix(config)
         self.lr_at = WarmupCosine(
@@ -208,7 +212,7 @@ class Trainer:
         state.scaler.step(state.optimizer)
         state.scaler.update()
         for outcome in outcomes:
-            state.means.add(outcome, weights)
+            state.means.add(outcome, weights, self.order.batch_size // self.order.parts)
         state.step += 1
         if state.average is not None:
             state.average.update(self.step)

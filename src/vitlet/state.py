@@ -24,20 +24,20 @@ WEIGHTS, AVERAGE = "objective.safetensors", "average.safetensors"
 
 
 class Means:
-    """Running means of losses and metrics, kept on the device until the epoch ends."""
+    """Running means of losses and metrics over images, kept on the device until the epoch ends."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor | float] = defaultdict(float)
         self.count = 0
 
-    def add(self, outcome: Outcome, weights: Mapping[str, float]) -> None:
-        """Take in one part of a step."""
-        self.count += 1
-        self.sums["train/loss"] += outcome.loss.detach()
+    def add(self, outcome: Outcome, weights: Mapping[str, float], images: int) -> None:
+        """Take in one part of a step, of so many images."""
+        self.count += images
+        self.sums["train/loss"] += outcome.loss.detach() * images
         for name, value in (*outcome.parts.items(), *outcome.metrics.items()):
-            self.sums[f"train/{name}"] += value.detach() if isinstance(value, Tensor) else value
+            self.sums[f"train/{name}"] += (value.detach() if isinstance(value, Tensor) else value) * images
         for name, weight in weights.items():
-            self.sums[f"weight/{name}"] += weight
+            self.sums[f"weight/{name}"] += weight * images
 
     def numbers(self) -> dict[str, Any]:
         """The sums as plain numbers, to be saved."""
