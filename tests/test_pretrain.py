@@ -201,9 +201,12 @@ def test_probe_command(pretrained: Path, shared_folder: Path, capsys: pytest.Cap
     ]
     assert all(0 <= r["knn"] <= 100 and 0 <= r["linear"] <= 100 for r in results)
     assert results[0]["labels"] == 12
+    assert [bool(r["layer"]) for r in results] == [True] * 4 + [False] * 2  # a block was chosen, where there are blocks
     assert results[1]["labels"] == 24
     assert main(words) == 0
     assert "kNN %" in capsys.readouterr().out
+    assert main([*words, "--layer", "99"]) == 2
+    assert "layer is 99; the network has blocks 1 to" in capsys.readouterr().err
     assert main([*words[:3], "--fractions", "2"]) == 2
     assert "shares above 0" in capsys.readouterr().err
 

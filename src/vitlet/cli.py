@@ -113,6 +113,9 @@ def probe_command(words: list[str]) -> int:
     parser.add_argument("--fractions", default="0.01,0.05,0.1,1", help="shares of the labels [0.01,0.05,0.1,1]")
     parser.add_argument("-k", type=int, default=20, help="nearest neighbours [20]")
     parser.add_argument("--per-class", type=int, help="use so many training images of each class")
+    parser.add_argument(
+        "--layer", type=int, help="of a pre-trained run: take this block's tokens (default: the best one)"
+    )
     parser.add_argument("--baselines", action="store_true", help="also random weights and raw pixels")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of labels [0]")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps [auto]")
@@ -128,6 +131,7 @@ def probe_command(words: list[str]) -> int:
         neighbours=chosen.k,
         per_class=chosen.per_class,
         baselines=chosen.baselines,
+        layer=chosen.layer,
         seed=chosen.seed,
         device=chosen.device,
     )

@@ -21,7 +21,7 @@ from vitlet.data.sources import Request, load_dataset
 from vitlet.data.splits import keep
 from vitlet.data.store import Fit, Lazy
 from vitlet.errors import VitletError
-from vitlet.features import Features
+from vitlet.features import Features, Needs
 from vitlet.models.factory import build_model, data_statistics
 from vitlet.models.initialise import load_weights, pooled_features, switch_positions_off
 from vitlet.prepare import find_device
@@ -31,9 +31,14 @@ from vitlet.views import View
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """Accuracies in percent of one kind of features with one share of the labels."""
+    """Accuracies in percent of one kind of features with one share of the labels.
+
+    ``layer`` is the block that the features were taken from, counted from 1; None for what the classifier sees, and for
+    pixels.
+    """
 
     features: str
+    layer: int | None
     fraction: float
     labels: int
     tested: int
@@ -64,6 +69,7 @@ def probe(
     neighbours: int = 20,
     per_class: int | None = None,
     baselines: bool = False,
+    layer: int | None = None,
     linear: bool = True,
     seed: int = 0,
     device: str = "auto",
@@ -71,6 +77,8 @@ def probe(
     """Probe the features of a run, and beside them those of random weights and raw pixels if asked for.
 
     Labels come from the training images, accuracy from the test images (or the validation images where there are none).
+    Of a pre-trained run, whose last blocks serve the tasks, features are the mean tokens of one block: ``layer``, or
+    the one that knows most of a fifth of the labelled images from the rest. Random weights have the same choice.
     """
     config = read_config(run)
     request = Request(data or config.data, data_dir=config.data_dir, per_class=per_class, seed=seed)
@@ -85,8 +93,12 @@ def probe(
     subsets = {fraction: keep(dataset.train, fraction=fraction, seed=seed) for fraction in fractions}
     results = []
     for kind, model in kinds.items():
-        everything, labels = extract(dataset.train, model, config, where)
-        queries, answers = extract(tested, model, config, where)
+        layers, labels = extract(dataset.train, model, config, where)
+        chosen_layer = _choose_layer(layers, labels, neighbours, layer)
+        everything = layers[chosen_layer]
+        of_tested, answers = extract(tested, model, config, where)
+        queries = of_tested[chosen_layer]
+        number = chosen_layer + 1 if config.pretrain and model is not None else None
         for fraction, subset in subsets.items():
             known, named = everything, labels
             if isinstance(subset, Subset) and subset is not dataset.train:
@@ -94,8 +106,22 @@ def probe(
                 known, named = everything[chosen], labels[chosen]
             accuracy = knn_accuracy(known, named, queries, answers, neighbours)
             by_line = linear_accuracy(known, named, queries, answers) if linear else None
-            results.append(ProbeResult(kind, fraction, len(known), len(queries), accuracy, by_line))
+            results.append(ProbeResult(kind, number, fraction, len(known), len(queries), accuracy, by_line))
     return results
+
+
+def _choose_layer(layers: list[Tensor], labels: Tensor, neighbours: int, wanted: int | None) -> int:
+    """The block asked for, or the best one on a fifth of the labelled images; no other image has a say."""
+    if len(layers) == 1:
+        return 0
+    if wanted is not None:
+        if not 1 <= wanted <= len(layers):
+            raise VitletError(f"layer is {wanted}; the network has blocks 1 to {len(layers)}.")
+        return wanted - 1
+    order = torch.from_numpy(np.random.default_rng(0).permutation(len(labels)))
+    held, rest = order[: max(1, len(order) // 5)], order[len(order) // 5 :]
+    accuracies = [knn_accuracy(x[rest], labels[rest], x[held], labels[held], neighbours) for x in layers]
+    return max(range(len(layers)), key=accuracies.__getitem__)
 
 
 def _network(config: RunConfig, weights: Path | None) -> nn.Module:
@@ -113,8 +139,11 @@ def _network(config: RunConfig, weights: Path | None) -> nn.Module:
 @torch.inference_mode()
 def extract(
     images: ImageSet, model: nn.Module | None, config: RunConfig, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Features ``(N, features)`` of unit length and labels ``(N,)``; without a network, the pixels themselves."""
+) -> tuple[list[Tensor], Tensor]:
+    """Features ``(N, features)`` of unit length, of each block where there is a choice, and labels ``(N,)``.
+
+    Without a network, the pixels themselves.
+    """
     assert config.img_size is not None
     if model is None:
         mean, std = [0.5] * config.in_chans, [0.5] * config.in_chans
@@ -123,21 +152,23 @@ def extract(
         model = model.to(device)
     preprocess = Preprocess(config.img_size, crop_pct=config.crop_pct or 1.0, mean=mean, std=std)
     dataset = EvaluationSet(Lazy(images, True, Fit(preprocess)), preprocess, channels=config.in_chans)
-    found, labels = [], []
+    found: list[list[Tensor]] = []
+    labels = []
     for batch, named in evaluation_loader(dataset, batch_size=256, workers=0, device=str(device)):
-        features = batch if model is None else _features(model, batch.to(device), config).float().cpu()
-        found.append(features.flatten(1))
+        features = [batch] if model is None else _features(model, batch.to(device), config)
+        found.append([of_layer.float().cpu().flatten(1) for of_layer in features])
         labels.append(named)
-    together = torch.cat(found)
-    return F.normalize(together - together.mean(0), dim=1), torch.cat(labels)
+    layers = [torch.cat(of_layer) for of_layer in zip(*found, strict=True)]
+    return [F.normalize(of_layer - of_layer.mean(0), dim=1) for of_layer in layers], torch.cat(labels)
 
 
-def _features(model: nn.Module, images: Tensor, config: RunConfig) -> Tensor:
-    """What the classifier sees; in pre-training, whose tasks leave a class token untrained, the mean over tokens."""
+def _features(model: nn.Module, images: Tensor, config: RunConfig) -> list[Tensor]:
+    """What the classifier sees; in pre-training, whose tasks leave a class token untrained, each block's mean token."""
     if not config.pretrain:
-        return pooled_features(model, images)
-    found: Features = TimmBackbone(model, img_size=config.img_size, in_chans=config.in_chans)(View(images))
-    return found.last.tokens.mean((2, 3))
+        return [pooled_features(model, images)]
+    backbone = TimmBackbone(model, img_size=config.img_size, in_chans=config.in_chans)
+    found: Features = backbone(View(images), Needs(every_grid=True))
+    return [grid.tokens.mean((2, 3)) for grid in found.every]
 
 
 def knn_accuracy(known: Tensor, labels: Tensor, queries: Tensor, answers: Tensor, neighbours: int) -> float:

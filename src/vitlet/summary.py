@@ -66,10 +66,11 @@ def print_scores(what: str, scores: Scores) -> None:
 
 def print_probes(results: Sequence[ProbeResult]) -> None:
     """Accuracy of frozen features by the share of labels."""
-    table = _table("labels", "share", "kNN %", "linear %", first="features")
+    table = _table("block", "labels", "share", "kNN %", "linear %", first="features")
     for result in results:
         linear = "n/a" if result.linear is None else f"{result.linear:.2f}"
-        table.add_row(result.features, str(result.labels), f"{result.fraction:.0%}", f"{result.knn:.2f}", linear)
+        block, share = str(result.layer or ""), f"{result.fraction:.0%}"
+        table.add_row(result.features, block, str(result.labels), share, f"{result.knn:.2f}", linear)
     Console().print(table)
     if results:
         say(f"on {results[0].tested} images")
