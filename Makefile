@@ -11,8 +11,8 @@ demo: $(INSTALLED)
 test: $(INSTALLED) lint types
 	$(BIN)/python -m pytest -m "not heavy"
 
-# What takes longer: torchrun's agents, restarts.
-test-all: $(INSTALLED)
+# What takes longer, or needs more: torchrun's agents, restarts, compilation, other people's trackers.
+test-all: $(INSTALLED)-all
 	$(BIN)/python -m pytest -m heavy
 
 lint: $(INSTALLED)
@@ -45,8 +45,14 @@ $(INSTALLED): requirements.lock pyproject.toml
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	touch $(INSTALLED)
 
+$(INSTALLED)-all: $(INSTALLED) requirements-all.lock
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements-all.lock
+	touch $(INSTALLED)-all
+
 lock:
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --generate-hashes --output-file requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --extra dev --extra wandb --extra mlflow --extra trackio --universal \
+	  --generate-hashes --output-file requirements-all.lock
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache

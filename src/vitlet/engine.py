@@ -143,7 +143,7 @@ class Trainer:
         """Train until the last epoch, or until someone wants it to stop."""
         if self.folder is not None:
             self.folder.trackers = open_trackers(self.config, self.folder.path, self.state.epoch)
-            self.folder.log(self.state.rows)
+            self.folder.write_rows(self.state.rows)  # those of epochs that will be trained again are gone
         with self.interrupts, self.reporter:
             for line in (*self.notes, self._rules()):
                 self.reporter.say(line)

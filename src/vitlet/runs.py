@@ -109,14 +109,17 @@ class RunFolder:
                 f" continue with --resume {self.path}."
             ) from problem
 
-    def log(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write all rows as JSON lines and CSV, and hand the last one to TensorBoard and the other trackers."""
+    def write_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write the rows of all epochs as JSON lines and CSV."""
         self.write_text("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         self.write("metrics.csv", lambda path: _write_csv(path, rows))
-        if rows:
-            numbers = {key: value for key, value in rows[-1].items() if isinstance(value, (int, float))}
-            for tracker in self.trackers:
-                tracker.log(numbers, int(rows[-1]["epoch"]))
+
+    def log(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """After an epoch: write all rows, and hand the last one to TensorBoard and the other trackers."""
+        self.write_rows(rows)
+        numbers = {key: value for key, value in rows[-1].items() if isinstance(value, (int, float))}
+        for tracker in self.trackers:
+            tracker.log(numbers, int(rows[-1]["epoch"]))
 
 
 def _is_temporary(path: Path) -> bool:
