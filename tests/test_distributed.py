@@ -213,3 +213,9 @@ def test_an_elastic_restart_ends_with_the_same_bits(data: Path, tmp_path: Path) 
     assert agent.wait(timeout=240) == 0, (tmp_path / "log2").read_text()
     assert "continued from" in (tmp_path / "log2").read_text()
     assert faults.differences(tmp_path / "whole", tmp_path / "run") == []
+
+
+def test_pretraining_leaves_parameters_without_gradient(data: Path, tmp_path: Path) -> None:
+    """The class token has no part in the tasks; two processes must not wait for its gradient."""
+    finished(data, tmp_path / "run", 2, pretrain=True, epochs=1)
+    assert read_rows(tmp_path / "run")[0]["val/loss"] > 0

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import faults
 import pytest
 import torch
 
@@ -44,15 +45,18 @@ def address(shards: Path) -> Iterator[str]:
     server.server_close()
 
 
-def batches(
-    shards: str, *, epoch: int = 0, workers: int = 0, batch_size: int = 4
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def stream_of(shards: str, **options: Any) -> ShardBatches:
     dataset = read_shards(shards)
     assert isinstance(dataset.train, ShardStream)
     preprocess = Preprocess((16, 16), crop_pct=1.0, mean=[0.5] * 3, std=[0.5] * 3)
-    made = ShardBatches(
-        dataset.train, Augment(Recipe(scale=0.5), preprocess), classes=3, channels=3, batch_size=batch_size, seed=0
-    )
+    augment = Augment(Recipe(scale=0.5), preprocess)
+    return ShardBatches(dataset.train, augment, classes=3, channels=3, seed=0, **options)
+
+
+def batches(
+    shards: str, *, epoch: int = 0, workers: int = 0, batch_size: int = 4
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    made = stream_of(shards, batch_size=batch_size)
     made.epoch = epoch
     return list(made.loader(workers=workers, device="cpu"))
 
@@ -103,6 +107,31 @@ def test_training_on_a_stream(shards: Path, tmp_path: Path) -> None:
     result = train(settings)
     assert result.test is not None
     assert "streamed" in result.note
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_killed_stream_ends_with_the_same_bits(processes: int, shards: Path, tmp_path: Path) -> None:
+    whole, broken = (faults.make_config(shards, tmp_path / kind) for kind in ("whole", "broken"))
+    log = tmp_path / "log"
+    for config, death in ((whole, None), (broken, faults.Death("step", 8, 0.0)), (broken, None)):
+        started, _ = faults.start(config, processes, log, death=death)
+        codes = faults.await_end(started)
+        assert (-9 in codes) if death else codes == [0] * processes, log.read_text()
+    assert "continued from" in log.read_text()
+    assert faults.differences(tmp_path / "whole", tmp_path / "broken") == []
+
+
+def test_processes_share_a_stream(shards: Path) -> None:
+    seen = []
+    for rank in range(2):
+        order = stream_of(str(shards), batch_size=8, parts=2, mine=range(rank, rank + 1))
+        seen.append([labels for _, labels in order])
+        assert len(seen[-1]) == order.steps == 3
+        assert all(len(labels) == 4 for labels in seen[-1])
+        order.start = 2
+        assert torch.equal(next(iter(order))[1], seen[-1][2])
+    with pytest.raises(VitletError, match="5 training shards for 6 readers"):
+        next(iter(stream_of(str(shards), batch_size=12, parts=6, mine=range(1))))
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,8 @@ PROGRAMS = {
     "wandb": r"""
 import glob, re
 file, = glob.glob("run/wandb/offline-run-*/*.wandb")  # records of protocol buffers; the numbers stand in them as JSON
-print(list(dict.fromkeys(float(n) for n in re.findall(rb"train/loss[^0-9]{1,4}([0-9]+[.][0-9]+)", open(file, "rb").read()))))
+text = open(file, "rb").read()
+print(list(dict.fromkeys(float(n) for n in re.findall(rb"train/loss[^0-9]{1,4}([0-9]+[.][0-9]+)", text))))
 """,
     "mlflow": """
 import mlflow
