@@ -13,7 +13,7 @@ from vitlet.config import RunConfig, TaskConfig
 from vitlet.errors import VitletError
 from vitlet.flags import Parser, add_run_flags, run_settings
 from vitlet.tasks import TASKS
-from vitlet.tasks.declared import declared_options, load_task
+from vitlet.tasks.declared import declared_options, declared_weight, load_task
 
 
 def parse(*words: str) -> RunConfig:
@@ -118,7 +118,7 @@ def test_wrong_settings_are_refused(values: dict[str, Any], words: str) -> None:
     [
         (["--modle", "x"], "unknown flag --modle. Did you mean '--model'"),
         (["--drloc.varaint", "ce"], "Did you mean '--drloc.variant'"),
-        (["--task", "drloc"], "needs a weight, such as --task drloc=0.5"),
+        (["--task", "drloc="], "needs a weight, such as --task drloc=0.5"),
         (["a", "b"], "unexpected argument 'b'"),
         (["--model-kwargs", "depth"], "needs NAME=VALUE"),
         (["--epochs"], "expected one argument"),
@@ -147,3 +147,11 @@ def test_files_that_are_no_settings(text: str, sentence: str, tmp_path: Path, mo
     assert not (tmp_path / "pwned").exists()
     with pytest.raises(VitletError, match="cannot read the configuration"):
         RunConfig.read(tmp_path / "absent.yaml")
+
+
+def test_a_task_without_a_weight_has_the_one_it_suggests() -> None:
+    config = parse_line("--task drloc --task sprel --task attention-distance --task angle=0.25")
+    weights = {name: task.weight for name, task in config.tasks.items()}
+    assert weights == {"drloc": 0.5, "sprel": 1.0, "attention-distance": 0.1, "angle": 0.25}
+    for name in TASKS:
+        assert declared_weight(name) == load_task(name).suggested_weight

@@ -250,9 +250,9 @@ def tasks_command(words: list[str]) -> int:
     from vitlet.config import TERM_OPTIONS
     from vitlet.summary import print_tasks
     from vitlet.tasks import TASKS
-    from vitlet.tasks.declared import declared_options, summary
+    from vitlet.tasks.declared import declared_options, declared_weight, summary
 
-    print_tasks({name: (summary(name), {**declared_options(name), **TERM_OPTIONS}) for name in TASKS})
+    print_tasks({n: (summary(n), declared_weight(n), {**declared_options(n), **TERM_OPTIONS}) for n in TASKS})
     return 0
 
 

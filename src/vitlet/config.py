@@ -6,19 +6,16 @@ torch: a mistyped key must be answered at once.
 
 from __future__ import annotations
 
-import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import yaml
 
 from vitlet.errors import VitletError, nearest
 from vitlet.tasks.declared import Option, declared_options, require_task
-
-ImageSize = tuple[int, int]  # height, width
-Names = tuple[str, ...]
+from vitlet.values import ImageSize, Names, coerce
 
 AUGMENTATIONS: dict[str, dict[str, Any]] = {
     "none": {"crop": "none", "hflip": 0.0, "smoothing": 0.0},
@@ -281,59 +278,6 @@ def _task_config(name: str, weight: Any, chosen: Any, source: str) -> TaskConfig
         values[key] = coerce(value, option.hint, f"{source}: {name}.{key}")
     term = {key: values.pop(key) for key in TERM_OPTIONS if key in values}
     return TaskConfig(weight=coerce(weight, float, f"{source}: task {name}"), options=values, **term)
-
-
-def coerce(value: Any, hint: Any, where: str) -> Any:
-    """The value as the type that is wanted, from a flag's text or a YAML value; a sentence if it is neither."""
-    if get_origin(hint) in (Union, types.UnionType):
-        choices = [choice for choice in get_args(hint) if choice is not type(None)]
-        if value is None or (value == "none" and "none" not in get_args(choices[0])):
-            return None
-        return coerce(value, choices[0], where)
-    if get_origin(hint) is Literal:
-        if value in get_args(hint):
-            return value
-        raise VitletError(f"{where} is {value!r}; it needs to be one of {', '.join(map(str, get_args(hint)))}.")
-    if hint == ImageSize:
-        return _image_size(value, where)
-    if hint == Names:
-        if isinstance(value, str) or not isinstance(value, Sequence):
-            raise VitletError(f"{where} is {value!r}; it needs to be a list of names.")
-        return tuple(str(name) for name in value)
-    if get_origin(hint) is Mapping or hint is dict:
-        if isinstance(value, Mapping):
-            return dict(value)
-        raise VitletError(f"{where} is {value!r}; it needs to be NAME: VALUE pairs.")
-    try:
-        return _scalar(value, hint)
-    except (TypeError, ValueError):
-        wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[hint]
-        raise VitletError(f"{where} is {value!r}; it needs to be {wanted}.") from None
-
-
-def _scalar(value: Any, hint: type) -> Any:
-    if hint is bool:
-        if isinstance(value, str) and value.lower() in ("true", "false"):
-            return value.lower() == "true"
-        if not isinstance(value, bool):
-            raise TypeError
-        return value
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise TypeError
-    if hint is int and isinstance(value, float) and not value.is_integer():
-        raise ValueError
-    return hint(value)
-
-
-def _image_size(value: Any, where: str) -> ImageSize:
-    parts = str(value).lower().split("x") if isinstance(value, (str, int)) else value
-    try:
-        sides = [int(part) for part in parts]
-        if 1 <= len(sides) <= 2 and min(sides) > 0:
-            return sides[0], sides[-1]
-    except (TypeError, ValueError):
-        pass
-    raise VitletError(f"{where} is {value!r}; it needs to be a side such as 64, or HEIGHTxWIDTH such as 64x96.")
 
 
 def _check(config: RunConfig) -> None:

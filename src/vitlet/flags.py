@@ -14,10 +14,11 @@ from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 import yaml
 
-from vitlet.config import TERM_OPTIONS, Names, RunConfig
+from vitlet.config import TERM_OPTIONS, RunConfig
 from vitlet.errors import VitletError, nearest
 from vitlet.tasks import TASKS
-from vitlet.tasks.declared import Option, declared_options
+from vitlet.tasks.declared import Option, declared_options, declared_weight, require_task
+from vitlet.values import Names
 
 
 class Parser(argparse.ArgumentParser):
@@ -64,10 +65,10 @@ def add_run_flags(parser: Parser) -> None:
     group = parser.add_argument_group("tasks")
     group.add_argument(
         "--task",
-        metavar="NAME=WEIGHT",
+        metavar="NAME[=WEIGHT]",
         action="append",
         default=argparse.SUPPRESS,
-        help=f"a task beside the labels; repeatable ({', '.join(TASKS)})",
+        help=f"a task beside the labels, at its suggested weight or another; repeatable ({', '.join(TASKS)})",
     )
     for name in TASKS:
         options: dict[str, Option] = {**declared_options(name), **TERM_OPTIONS}
@@ -83,9 +84,10 @@ def run_settings(namespace: argparse.Namespace) -> dict[str, Any]:
     weights = dict(values.get("task") or {}) if isinstance(values.get("task"), dict) else values.get("task")
     for entry in given.pop("task", []):
         name, separator, weight = entry.partition("=")
-        if not separator or not weight:
+        if separator and not weight:
             raise VitletError(f"--task {entry}: needs a weight, such as --task {name}=0.5.")
-        weights = {**(weights or {}), name: weight}
+        require_task(name)
+        weights = {**(weights or {}), name: weight or declared_weight(name)}
     if weights is not None:
         values["task"] = weights
     if "model_kwargs" in given:

@@ -86,10 +86,10 @@ def print_predictions(predictions: Sequence[Mapping[str, Any]]) -> None:
     Console().print(table)
 
 
-def print_tasks(tasks: Mapping[str, tuple[str, Mapping[str, Option]]]) -> None:
-    """Each task with its options."""
-    for name, (summary, options) in tasks.items():
-        say(f"{name}: {summary}")
+def print_tasks(tasks: Mapping[str, tuple[str, float, Mapping[str, Option]]]) -> None:
+    """Each task with its suggested weight and its options."""
+    for name, (summary, weight, options) in tasks.items():
+        say(f"{name}: {summary} (suggested weight {weight:g})")
         table = Table("flag", "default", "meaning", box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for key, option in options.items():
             default = "by preset" if option.default is None else str(option.default)

@@ -115,6 +115,7 @@ class AttentionSimilarity(Task):
     """
 
     name = "attention-similarity"
+    suggested_weight = 0.1
     asks_for_places = False
 
     def __init__(

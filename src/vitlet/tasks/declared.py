@@ -68,6 +68,15 @@ def declared_options(name: str) -> dict[str, Option]:
     return options
 
 
+@cache
+def declared_weight(name: str) -> float:
+    """The weight that a task suggests for itself."""
+    for item in _class_node(name).body:
+        if isinstance(item, ast.Assign) and ast.unparse(item.targets[0]) == "suggested_weight":
+            return float(ast.literal_eval(item.value))
+    return 1.0
+
+
 def _class_node(name: str) -> ast.ClassDef:
     module, _, class_name = require_task(name).partition(":")
     path = Path(__file__).with_name(module.rpartition(".")[2] + ".py")

@@ -107,6 +107,7 @@ class DRLoc(Task):
     """
 
     name = "drloc"
+    suggested_weight = 0.5
 
     def __init__(
         self,

@@ -31,6 +31,9 @@ class Task(nn.Module):
     needs: Needs = Needs()
     """What this task reads beyond the last grid."""
 
+    suggested_weight: ClassVar[float] = 1.0
+    """Its weight unless the user gives one; a literal, for it is read without importing the task."""
+
     suggested_schedule: Literal["constant", "ramp"] = "constant"
     """How its weight runs over the epochs unless the user says otherwise."""
 
