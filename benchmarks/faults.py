@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -188,6 +189,8 @@ def start(
         except VitletError as problem:
             print(problem, flush=True)
             code = problem.code
+        except Exception:  # a fault of the program itself, to be seen
+            traceback.print_exc()
         finally:
             sys.stdout.flush()
             os._exit(code)

@@ -14,12 +14,16 @@ from typing import Any
 import faults
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 
 from test_faults import run, said
+from vitlet import state
 from vitlet.checkpoint import Checkpoints
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.data.loading import EpochOrder
+from vitlet.errors import VitletError
+from vitlet.flags import fail
 from vitlet.runs import read_rows
 
 TOLERANCE = 2e-5
@@ -219,3 +223,42 @@ def test_pretraining_leaves_parameters_without_gradient(data: Path, tmp_path: Pa
     """The class token has no part in the tasks; two processes must not wait for its gradient."""
     finished(data, tmp_path / "run", 2, pretrain=True, epochs=1)
     assert read_rows(tmp_path / "run")[0]["val/loss"] > 0
+
+
+def test_gradients_are_exchanged_once_a_step(data: Path, tmp_path: Path) -> None:
+    """However many parts a process takes."""
+    config = faults.make_config(data, tmp_path / "run", grad_accum_steps=2, epochs=1, checkpoint_steps=None)
+
+    def count(rank: int) -> None:
+        replicate = state.replicate
+
+        def counted(*positional: Any, **named: Any) -> Any:
+            wrapped = replicate(*positional, **named)
+            exchanged = (tmp_path / f"exchanged-{rank}").open("w")
+
+            def exchange(_, bucket):  # type: ignore[no-untyped-def]  # PyTorch looks at annotations, not at their text
+                exchanged.write(f"{bucket.index()} ")
+                exchanged.flush()
+                work = dist.all_reduce(bucket.buffer().div_(2), async_op=True)
+                return work.get_future().then(lambda done: done.value()[0])
+
+            wrapped.register_comm_hook(None, exchange)
+            return wrapped
+
+        state.replicate = counted
+
+    assert run(config, 2, before=count) == [0, 0], said(config)
+    buckets = [int(word) for word in (tmp_path / "exchanged-1").read_text().split()]
+    assert buckets.count(0) == 4  # steps; a process took two parts in each
+
+
+def test_an_error_that_one_process_meets_is_told_by_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    problem = VitletError("an image is gone")
+    assert fail(problem) == 2
+    assert capsys.readouterr().err == ""
+    problem.everywhere = False
+    fail(problem)
+    assert capsys.readouterr().err == "vitlet, process 1: an image is gone\n"

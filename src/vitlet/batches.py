@@ -63,4 +63,6 @@ class _Plain:
             yield from self.loader
         except VitletError as problem:
             last = str(problem).strip().splitlines()[-1]
-            raise VitletError(last.removeprefix(f"{VitletError.__module__}.VitletError: ")) from problem
+            error = VitletError(last.removeprefix(f"{VitletError.__module__}.VitletError: "))
+            error.everywhere = False
+            raise error from problem

@@ -92,7 +92,9 @@ def _lost_process(problem: RuntimeError, world: World) -> VitletError | None:
     """A sentence, if this is PyTorch's way to say that a process is gone."""
     text = first_line(problem)
     if "DataLoader" in str(problem):
-        return LostProcessError(f"a loading process is gone or stuck: {text}. With -j 0 none is needed.")
+        error = LostProcessError(f"a loading process is gone or stuck: {text}. With -j 0 none is needed.")
+        error.everywhere = False
+        return error
     if world.size > 1 and ("gloo" in text.lower() or "nccl" in text.lower() or "Connection" in text):
         return LostProcessError(f"another process of this run is gone: {text}.")
     return None

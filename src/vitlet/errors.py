@@ -10,6 +10,8 @@ class VitletError(Exception):
     """Bad input or an impossible request, said in one sentence; the command line exits with ``code``."""
 
     code = 2
+    everywhere = True
+    """Of several processes, whether all of them meet this error, so that the first one's word is enough."""
 
 
 class NotFiniteError(VitletError):

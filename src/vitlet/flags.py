@@ -136,6 +136,9 @@ def _pairs(entries: Sequence[str]) -> dict[str, Any]:
 
 def fail(problem: VitletError) -> int:
     """Print the sentence, unless another process of the same run does; the exit code."""
-    if os.environ.get("RANK", "0") == "0":
+    rank = os.environ.get("RANK", "0")
+    if rank == "0":
         print(f"vitlet: {problem}", file=sys.stderr)
+    elif not problem.everywhere:
+        print(f"vitlet, process {rank}: {problem}", file=sys.stderr)
     return problem.code
