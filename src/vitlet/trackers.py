@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 from vitlet.config import RunConfig
-from vitlet.errors import VitletError
+from vitlet.errors import VitletError, first_line
 
 
 class Tracker(Protocol):
@@ -71,13 +71,18 @@ class MLflow:
 def open_trackers(config: RunConfig, path: Path, done: int) -> list[Tracker]:
     """All that the settings ask for."""
     settings = config.to_dict()
+    others: dict[str, Callable[[Any], Tracker]] = {
+        "wandb": lambda library: WandbOrTrackio(library, path, settings, dir=str(path)),
+        "trackio": lambda library: WandbOrTrackio(library, path, settings, embed=False),
+        "mlflow": lambda library: MLflow(library, path, settings),
+    }
     trackers: list[Tracker] = [TensorBoard(path, done)]
-    if config.log_wandb:
-        trackers.append(WandbOrTrackio(_library("wandb"), path, settings, dir=str(path), id=None))
-    if config.log_trackio:
-        trackers.append(WandbOrTrackio(_library("trackio"), path, settings, embed=False))
-    if config.log_mlflow:
-        trackers.append(MLflow(_library("mlflow"), path, settings))
+    for name, make in others.items():
+        if getattr(config, f"log_{name}"):
+            try:
+                trackers.append(make(_library(name)))
+            except Exception as problem:  # not logged in, no server: each has errors of its own
+                raise VitletError(f"--log-{name} does not work: {first_line(problem)}.") from problem
     return trackers
 
 
