@@ -94,7 +94,7 @@ def test_fine_tuning_starts_from_all_but_head_and_positions(folder: Path, pretra
     state = prepared.model.state_dict()
     assert all(torch.equal(state[name], tensor) for name, tensor in source.items() if name != "pos_embed")
     assert state["pos_embed"].abs().max() > 0
-    assert any("fresh: head, pos_embed" in note for note in prepared.notes)
+    assert any("3 fresh (pos_embed, head.weight, head.bias)" in note for note in prepared.notes)
     result = train(config(folder, tmp_path / "tuned", init=str(pretrained)))
     assert result.val is not None
     assert any("weights loaded" in warning for warning in result.warnings)
@@ -248,5 +248,5 @@ def test_loading_reports_what_became_of_each_weight(pretrained: Path) -> None:
     model = timm.create_model("vit_tiny_patch16_224", img_size=16, num_classes=3, **VIT)
     report = load_weights(model, pretrained / "last" / "model.safetensors")
     assert set(report.loaded) == set(model.state_dict()) - {"head.weight", "head.bias", "pos_embed"}
-    assert report.fresh == ("head", "pos_embed")
-    assert "weights loaded, fresh: head, pos_embed" in str(report)
+    assert report.fresh == ("pos_embed", "head.weight", "head.bias")
+    assert "weights loaded, 3 fresh (pos_embed, head.weight, head.bias)" in str(report)

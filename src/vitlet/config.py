@@ -112,7 +112,7 @@ class RunConfig:
     positions: Literal["auto", "on", "off"] = _setting(
         "auto", "positional embedding; auto: off in pre-training whose answers it would give away"
     )
-    init: str | None = _setting(None, "start from this run's weights: all but the classifier and positions")
+    init: str | None = _setting(None, "start from the weights of a run, folder or file: all but the classifier")
     freeze: bool = _setting(False, "with init: train the classifier alone")
     layer_decay: float | None = _setting(None, "learning rate falls by this factor with each layer from the classifier")
     pretrained: bool = _setting(False, "start from timm's pretrained weights (fetched from the hub)")
@@ -337,6 +337,8 @@ def _check(config: RunConfig) -> None:
         raise VitletError("fsdp does not work with float16; leave out --fsdp, or use --amp-dtype bfloat16.")
     if config.freeze and (config.pretrain or not (config.init or config.pretrained)):
         raise VitletError("freeze trains the classifier alone, which needs learned weights: add --init RUN.")
+    if config.init is not None and config.pretrained:
+        raise VitletError("init and pretrained both give the first weights; leave one of them out.")
     if config.class_weights is not None and config.balance != "weights":
         raise VitletError("class_weights are given, but balance is not 'weights'. Add --balance weights.")
     for name, task in config.tasks.items():

@@ -155,7 +155,7 @@ def _start_from(model: nn.Module, config: RunConfig) -> list[str]:
     """Weights of another run, frozen parts and positions, as the settings say; what was done, in sentences."""
     notes = []
     if config.init is not None:
-        notes.append(f"from {config.init}: {load_weights(model, run_weights(Path(config.init)))}")
+        notes.append(f"from {config.init}: {load_weights(model, find_weights(Path(config.init)))}")
     if config.freeze:
         freeze_all_but_classifier(model)
         notes.append("only the classifier is trained")
@@ -168,6 +168,14 @@ def _start_from(model: nn.Module, config: RunConfig) -> list[str]:
             " may learn nothing from the images. Use --positions off, or a shuffled view."
         )
     return notes
+
+
+def find_weights(place: Path) -> Path:
+    """The file of weights that ``--init`` names: itself, in a folder of timm's local-dir layout, or of a run."""
+    pickled = place / "pytorch_model.bin"
+    if pickled.is_file() and not (place / "model.safetensors").is_file():
+        return pickled
+    return place if place.is_file() else run_weights(place)
 
 
 def checkpoint_gradients(model: nn.Module, name: str) -> None:

@@ -1,40 +1,55 @@
-"""Start a network from the weights of another run: all but a fresh classifier and fresh positions."""
+"""Start a network from learned weights: all but a fresh classifier, at another image size or number of channels."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from timm import optim
-from timm.layers.pos_embed_rel import resize_rel_pos_bias_table
 from torch import Tensor, nn
 
-from vitlet.errors import VitletError, first_line
+from vitlet.errors import VitletError
+from vitlet.models.fitting import POSITIONS, RELATIVE, adapted, resampled
+from vitlet.models.released import under_own_names
+from vitlet.models.weight_files import read_description, read_weights
 
-POSITIONS = ("pos_embed", "absolute_pos_embed", "pos_embed_window")
-"""What networks call their absolute positional embedding: the one thing about them that no contract covers."""
-
-RELATIVE = ("relative_position_bias_table", "rel_pos.relative_position_bias_table")
+SHOWN = 4
+"""Names that a sentence lists before it counts."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What became of each weight."""
+    """What became of each weight of the network, by name.
+
+    Attributes:
+        loaded: taken from the file, fitted or as they are.
+        resampled: of these, interpolated for another image, window or patch size.
+        adapted: of these, changed for another number of channels.
+        fresh: left as they were initialised.
+        unused: of the file, left out.
+    """
 
     loaded: tuple[str, ...]
     resampled: tuple[str, ...]
+    adapted: tuple[str, ...]
     fresh: tuple[str, ...]
+    unused: tuple[str, ...]
 
     def __str__(self) -> str:
-        text = f"{len(self.loaded)} weights loaded"
-        if self.resampled:
-            text += f", {len(self.resampled)} resampled ({self.resampled[0]} ...)"
-        return text + (f", fresh: {', '.join(self.fresh)}" if self.fresh else "")
+        parts = [f"{len(self.loaded)} weights loaded"]
+        for what in ("resampled", "adapted", "fresh", "unused"):
+            names = getattr(self, what)
+            if names:
+                parts.append(f"{len(names)} {what} ({_listed(names)})")
+        return ", ".join(parts)
+
+
+def _listed(names: Sequence[str], sign: str = ", ") -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return sign.join(names[:SHOWN]) + more
 
 
 def position_names(model: nn.Module) -> list[str]:
@@ -58,48 +73,96 @@ def classifier_names(model: nn.Module) -> tuple[str, ...]:
     return tuple(names) if isinstance(names, (list, tuple)) else (str(names),)
 
 
-def load_weights(model: nn.Module, file: Path) -> Loaded:
-    """Load a safetensors file of the same architecture; refuses another one, naming keys and shapes."""
-    try:
-        weights = load_file(file)
-    except Exception as problem:  # a file that is none fails in many ways
-        raise VitletError(f"cannot read the weights {file}: {first_line(problem)}.") from problem
+def load_weights(model: nn.Module, file: Path, *, keep_classifier: bool = False) -> Loaded:
+    """Load weights of the same architecture; refuses those of another, naming keys and shapes.
+
+    Positions and tables of relative positions are resampled to the network's size, its first convolution is adapted to
+    its channels. The classifier stays fresh, and so do positions that were switched off (all zero).
+
+    Args:
+        model: the network.
+        file: safetensors, or of torch.save (tensors alone: nothing in it is run).
+        keep_classifier: load the classifier too; it has to be of the same size.
+    """
+    own, description = model.state_dict(), read_description(file)
+    positions = [name for name in position_names(model) if name in own]
+    found = {name: one for name, one in read_weights(file).items() if name not in positions or one.any()}
+    weights = under_own_names(found | _positions(found, positions, model, description), model)
+    heads = () if keep_classifier else tuple(f"{head}." for head in classifier_names(model))
+    unused = [name for name in weights if name.startswith(heads)]
+    taken, problems = _fitted({name: one for name, one in weights.items() if name not in unused}, model)
+    fresh = [name for name in own if name.startswith(heads) or (name in positions and name not in weights)]
+    optional = {name for name in own if name.endswith("num_batches_tracked")}  # old files lack these counters
+    problems += [f"{name} is missing" for name in own if name not in {*weights, *fresh, *optional}]
+    if problems:
+        advice = _advice(found, model, description)
+        raise VitletError(f"the weights {file} are of another network: {_listed(problems, '; ')}. {advice}")
+    model.load_state_dict(taken, strict=False)
+    before = {name: found.get(name, weights[name]) for name in taken}
+    size, channels = _changes(before, taken)
+    return Loaded(tuple(taken), tuple(size), tuple(channels), tuple(fresh), tuple(unused))
+
+
+def _positions(
+    found: Mapping[str, Tensor], names: Sequence[str], model: nn.Module, description: Mapping[str, Any]
+) -> dict[str, Tensor]:
+    """Positions at the network's size, where the grid is known that they were learned on: timm takes all for square."""
+    size = (description.get("pretrained_cfg") or {}).get("input_size")
+    if not size:
+        return {}
+    fitted = {name: resampled(name, found[name], model, size[1] / size[2]) for name in names if name in found}
+    return {name: tensor for name, tensor in fitted.items() if tensor is not None}
+
+
+def _fitted(weights: Mapping[str, Tensor], model: nn.Module) -> tuple[dict[str, Tensor], list[str]]:
+    """The weights at the network's sizes, and what is wrong with those that cannot be had so."""
     own = model.state_dict()
-    heads = classifier_names(model)
-    fresh = {name for name in own if name.startswith(tuple(f"{head}." for head in heads))} | set(position_names(model))
     taken: dict[str, Tensor] = {}
-    resampled = []
-    problems = [f"{name} is missing" for name in own if name not in weights and name not in fresh]
-    skipped = {name for name in weights if name.startswith(tuple(f"{head}." for head in heads))} | fresh
+    problems = []
     for name, tensor in weights.items():
-        if name in skipped:
-            continue
         if name not in own:
             problems.append(f"{name} {tuple(tensor.shape)} is unknown")
-        elif tensor.shape == own[name].shape:
-            taken[name] = tensor
-        elif name.endswith(RELATIVE):
-            taken[name] = _resized(tensor, own[name])
-            resampled.append(name)
+            continue
+        fitted = tensor
+        for fit in (resampled, adapted):
+            if fitted.shape != own[name].shape:
+                better = fit(name, fitted, model)
+                fitted = fitted if better is None else better
+        if fitted.shape == own[name].shape:
+            taken[name] = fitted
         else:
             problems.append(f"{name} is {tuple(tensor.shape)}, needed {tuple(own[name].shape)}")
-    if problems:
-        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
-        raise VitletError(
-            f"the weights {file} are of another network: {'; '.join(problems[:3])}{more}."
-            " Use the same --model and --model-kwargs as the run they come from."
-        )
-    model.load_state_dict(taken, strict=False)
-    return Loaded(tuple(taken), tuple(resampled), tuple(sorted({name.split(".")[0] for name in fresh})))
+    return taken, problems
 
 
-def _resized(table: Tensor, own: Tensor) -> Tensor:
-    """A table of relative positions for a window of another size."""
-    side = round((own.shape[0] ** 0.5 + 1) / 2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of timm's own tensors being non-contiguous
-        resized: Tensor = resize_rel_pos_bias_table(table, new_window_size=(side, side), new_bias_shape=own.shape)
-    return resized
+def _changes(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> tuple[list[str], list[str]]:
+    """Names of the weights that were changed for another size, and for other channels."""
+    size, channels = [], []
+    for name, new in after.items():
+        old = before[name]
+        if name.rpartition(".")[2] in (*POSITIONS, RELATIVE):
+            if not torch.equal(old, new):
+                size.append(name)
+        elif old.shape != new.shape:
+            if old.shape[2:] != new.shape[2:]:
+                size.append(name)
+            if old.shape[:2] != new.shape[:2]:
+                channels.append(name)
+    return size, channels
+
+
+def _advice(found: Mapping[str, Tensor], model: nn.Module, description: Mapping[str, Any]) -> str:
+    """What to do about weights that do not fit."""
+    architecture = description.get("architecture")
+    if architecture:
+        ours = ("in_chans", "img_size", "drop_path_rate")
+        options = [f"{key}={value}" for key, value in (description.get("model_args") or {}).items() if key not in ours]
+        return f"They are of --model {architecture}" + (f" --model-kwargs {' '.join(options)}." if options else ".")
+    own = model.state_dict()
+    differing = [name for name in found.keys() & own.keys() if found[name].shape != own[name].shape]
+    if found.keys() <= own.keys() and all(name.rpartition(".")[2] in POSITIONS for name in differing):
+        return "Use the image size that they were learned at (--img-size), or put its config.json beside the file."
+    return "Use the same --model and --model-kwargs as the run they come from."
 
 
 def freeze_all_but_classifier(model: nn.Module) -> None:

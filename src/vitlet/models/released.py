@@ -1,0 +1,82 @@
+"""Weights under the names of the code they were released with, renamed to those of the network here."""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+_EFFICIENTNET = {
+    "_conv_stem": "conv_stem",
+    "_bn0": "bn1",
+    "_conv_head": "conv_head",
+    "_bn1": "bn2",
+    "_fc": "classifier",
+}
+_EXPANDING = {
+    "_expand_conv": "conv_pw",
+    "_bn0": "bn1",
+    "_depthwise_conv": "conv_dw",
+    "_bn1": "bn2",
+    "_project_conv": "conv_pwl",
+    "_bn2": "bn3",
+    "_se_reduce": "se.conv_reduce",
+    "_se_expand": "se.conv_expand",
+}
+_SEPARABLE = _EXPANDING | {"_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
+"""Of blocks that do not expand: they have one convolution less."""
+
+
+def under_own_names(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """The weights as this network calls them: renamed, and perhaps reshaped, by whichever known way fits it best.
+
+    Ways are the network's own ``checkpoint_filter_fn``, where its module has one, and names of other code. They are
+    written for released files and may harm others, so that one is taken only if it leaves fewer names without a
+    counterpart, or as many and fewer shapes that differ.
+    """
+    own = model.state_dict()
+    best = dict(weights)
+    for rename in (_from_efficientnet_pytorch, _by_filter):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of timm's own tensors being non-contiguous
+                renamed = rename(weights, model)
+        except Exception:  # written for files of one kind, these fail on others in many ways
+            continue
+        if _misfits(renamed, own) < _misfits(best, own):
+            best = renamed
+    return best
+
+
+def _misfits(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[int, int]:
+    """Names that only one side has, and shapes that differ."""
+    shared = weights.keys() & own.keys()
+    return len(weights.keys() ^ own.keys()), sum(weights[name].shape != own[name].shape for name in shared)
+
+
+def _by_filter(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """By the function with which timm, or the house, reads released weights of this network."""
+    filter_fn: Any = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
+    filtered = weights if filter_fn is None else filter_fn(dict(weights), model)
+    return {name: tensor for name, tensor in filtered.items() if isinstance(tensor, Tensor)}
+
+
+def _from_efficientnet_pytorch(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """From the names of the package efficientnet_pytorch, and those made after it, to timm's EfficientNet."""
+    network: Any = model
+    places = [f"blocks.{stage}.{block}" for stage, blocks in enumerate(network.blocks) for block in range(len(blocks))]
+    renamed = {}
+    for name, tensor in weights.items():
+        block = re.match(r"_blocks\.(\d+)\.(\w+)\.(.+)", name)
+        if block is None:
+            first, _, rest = name.partition(".")
+            renamed[f"{_EFFICIENTNET[first]}.{rest}"] = tensor
+            continue
+        expands = f"_blocks.{block[1]}._expand_conv.weight" in weights
+        part = (_EXPANDING if expands else _SEPARABLE)[block[2]]
+        renamed[f"{places[int(block[1])]}.{part}.{block[3]}"] = tensor
+    return renamed
