@@ -153,16 +153,18 @@ def _changes(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> tuple
 
 def _advice(found: Mapping[str, Tensor], model: nn.Module, description: Mapping[str, Any]) -> str:
     """What to do about weights that do not fit."""
-    architecture = description.get("architecture")
-    if architecture:
-        ours = ("in_chans", "img_size", "drop_path_rate")
-        options = [f"{key}={value}" for key, value in (description.get("model_args") or {}).items() if key not in ours]
-        return f"They are of --model {architecture}" + (f" --model-kwargs {' '.join(options)}." if options else ".")
     own = model.state_dict()
-    differing = [name for name in found.keys() & own.keys() if found[name].shape != own[name].shape]
+    differing = [name for name in found if name in own and found[name].shape != own[name].shape]
     if found.keys() <= own.keys() and all(name.rpartition(".")[2] in POSITIONS for name in differing):
-        return "Use the image size that they were learned at (--img-size), or put its config.json beside the file."
-    return "Use the same --model and --model-kwargs as the run they come from."
+        return "Use --img-size as they were learned at, or put the config.json of that network beside the file."
+    if found.keys() <= own.keys() and len(differing) == 1 and found[differing[0]].ndim == 4:
+        return f"Use --in-chans {found[differing[0]].shape[1]}, as they were learned with."
+    architecture = description.get("architecture")
+    if not architecture:
+        return "Use the same --model and --model-kwargs as the run they come from."
+    ours = ("in_chans", "img_size", "drop_path_rate")
+    options = [f"{key}={value}" for key, value in (description.get("model_args") or {}).items() if key not in ours]
+    return f"They are of --model {architecture}" + (f" --model-kwargs {' '.join(options)}." if options else ".")
 
 
 def freeze_all_but_classifier(model: nn.Module) -> None:
