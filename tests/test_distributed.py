@@ -137,6 +137,7 @@ def command(data: Path, output: Path, *words: str) -> list[str]:
     return ["train", str(data), *QUICK, "--task", "drloc=0.5", "--drloc.hidden", "16", "--output", str(output), *words]
 
 
+@pytest.mark.heavy
 def test_nproc(data: Path, tmp_path: Path) -> None:
     words = command(data, tmp_path / "run", "--epochs", "2", "--nproc", "2")
     done = subprocess.run([sys.executable, "-m", "vitlet", *words], env=ONE_THREAD, capture_output=True, text=True)

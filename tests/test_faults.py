@@ -50,7 +50,13 @@ def said(config: RunConfig) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "seed"), [("every task", 1), ("2 workers", 3), ("2 processes, 2 workers, bf16, EMA, accumulation", 2)]
+    ("name", "seed"),
+    [
+        ("every task", 1),
+        ("2 workers", 3),
+        ("2 processes", 2),
+        pytest.param("2 processes, 2 workers, bf16, EMA, accumulation", 2, marks=pytest.mark.heavy),
+    ],
 )
 def test_a_killed_run_ends_with_the_same_bits(name: str, seed: int, data: Path, tmp_path: Path) -> None:
     deaths, different = faults.trial(name, data, tmp_path, 3, seed)
