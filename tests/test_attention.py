@@ -375,7 +375,7 @@ def train_on_digits(weight: float, steps: int = 120) -> tuple[float, float]:
 
 def test_attention_reaches_less_far_on_real_images_at_the_suggested_weight() -> None:
     plain, accuracy = train_on_digits(0.0)
-    priced, with_price = train_on_digits(0.1)
+    priced, with_price = train_on_digits(AttentionDistance.suggested_weight)
     print(f"mean attention distance {plain:.2f} without, {priced:.2f} with; accuracy {accuracy:.3f}, {with_price:.3f}")
     assert priced < 0.95 * plain
     assert accuracy > 0.5 and with_price > accuracy - 0.1

@@ -152,6 +152,6 @@ def test_files_that_are_no_settings(text: str, sentence: str, tmp_path: Path, mo
 def test_a_task_without_a_weight_has_the_one_it_suggests() -> None:
     config = parse_line("--task drloc --task sprel --task attention-distance --task angle=0.25")
     weights = {name: task.weight for name, task in config.tasks.items()}
-    assert weights == {"drloc": 0.5, "sprel": 1.0, "attention-distance": 0.1, "angle": 0.25}
+    assert weights == {"drloc": 0.5, "sprel": 1.0, "attention-distance": 0.3, "angle": 0.25}
     for name in TASKS:
         assert declared_weight(name) == load_task(name).suggested_weight

@@ -64,7 +64,7 @@ class AttentionDistance(Task):
     """
 
     name = "attention-distance"
-    suggested_weight = 0.1
+    suggested_weight = 0.3
     asks_for_places = False
 
     def __init__(

@@ -115,7 +115,7 @@ class AttentionSimilarity(Task):
     """
 
     name = "attention-similarity"
-    suggested_weight = 0.1
+    suggested_weight = 0.03
     asks_for_places = False
 
     def __init__(
