@@ -3,13 +3,21 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: demo test test-all lint types models faults bench lock clean
+.PHONY: demo test test-pages test-code test-all lint types models faults bench lock clean
 
 demo: $(INSTALLED)
 	$(BIN)/vitlet train
 
+# Two at a time: the pages' code mostly waits for programs to start.
+PAGES := tests/test_docs.py tests/test_examples.py
 test: $(INSTALLED) lint types
-	$(BIN)/python -m pytest -m "not heavy"
+	$(MAKE) --no-print-directory -j2 test-pages test-code
+
+test-pages: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not heavy" $(PAGES)
+
+test-code: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not heavy" $(PAGES:%=--ignore=%)
 
 # What takes longer, or needs more: torchrun's agents, restarts, compilation, other people's trackers.
 test-all: $(INSTALLED)-all
