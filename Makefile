@@ -43,6 +43,7 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/relvit.py
 	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/data.py
+	$(BIN)/python benchmarks/loop.py
 	$(BIN)/python benchmarks/plan.py
 	$(BIN)/python benchmarks/small_models.py
 
