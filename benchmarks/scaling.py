@@ -22,7 +22,7 @@ from vitlet.runs import read_rows
 
 NETWORKS = {
     "ViT 128 x 6, 32 px": ["--model", "vit_tiny_patch16_224", "--model-kwargs", *(f"{k}={v}" for k, v in VIT.items())],
-    "resnet18, 32 px": ["--model", "resnet18"],
+    "resnet_for_32px": ["--model", "resnet_for_32px"],
 }
 
 
