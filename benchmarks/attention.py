@@ -21,7 +21,7 @@ from statistics import median
 import timm
 import torch
 import torch.nn.functional as F
-from timing import Report, cpu_ms
+from timing import PeakMemory, Report, cpu_ms
 from torch import Tensor, nn
 
 from vitlet.attention import AttentionMap, AttentionShape
@@ -127,16 +127,9 @@ def print_peak(side: int, batch: int, form: str) -> None:
     """In the process of its own: warm up on a small layer, then watch the high-water mark of one step."""
     forms(30, 1)[form]()
     run = forms(side, batch)[form]
-    status = Path("/proc/self/status")
-
-    def mib(name: str) -> float:
-        line = next(line for line in status.read_text().splitlines() if line.startswith(name))
-        return int(line.split()[1]) / 1024
-
-    Path("/proc/self/clear_refs").write_text("5")  # the mark starts again from here
-    before = mib("VmRSS")
+    memory = PeakMemory()
     run()
-    print(mib("VmHWM") - before)
+    print(memory.growth)
 
 
 def layers(report: Report) -> list[str]:

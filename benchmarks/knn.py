@@ -10,18 +10,15 @@ are looked at once. Seeds differ in initial weights, images learned from, and la
 from __future__ import annotations
 
 import argparse
-import math
-import statistics
 from pathlib import Path
 
 import torch
-from timing import Report
+from timing import Report, interval
 
 from vitlet.config import RunConfig
 from vitlet.engine import train
 from vitlet.probes import ProbeResult, probe
 
-STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # 97.5 % quantile by number of seeds
 VIT = {"patch_size": 4, "embed_dim": 96, "depth": 4, "num_heads": 4}
 
 
@@ -47,17 +44,17 @@ def settings(data: str, output: Path, seed: int, epochs: int) -> RunConfig:
     )
 
 
-def interval(values: list[float]) -> str:
-    """Mean and half width of the 95 % interval."""
-    half = STUDENT[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
-    return f"{statistics.mean(values):.2f} ± {half:.2f}"
+def shown(values: list[float]) -> str:
+    """Mean and 95 % interval."""
+    mean, half = interval(values)
+    return f"{mean:.2f} ± {half:.2f}"
 
 
 def main() -> None:
     """Train, probe, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", help="CIFAR-10, as a folder with train and test or by name")
-    parser.add_argument("--seeds", type=int, default=3, help="2 to 5 [3]")
+    parser.add_argument("--seeds", type=int, default=3, help="two or more [3]")
     parser.add_argument("--epochs", type=int, default=30, help="[30]")
     parser.add_argument("--work", type=Path, default=Path("runs/knn"), help="folder of the runs [runs/knn]")
     parser.add_argument("--output", type=Path, help="write the table here")
@@ -80,7 +77,7 @@ def main() -> None:
     for kind in kinds[1:]:
         knn = [of_seed["run"].knn - of_seed[kind].knn for of_seed in found]
         linear = [float(of_seed["run"].linear or 0) - float(of_seed[kind].linear or 0) for of_seed in found]
-        report.add([f"- pre-trained less {kind}: kNN {interval(knn)}, linear {interval(linear)}"])
+        report.add([f"- pre-trained less {kind}: kNN {shown(knn)}, linear {shown(linear)}"])
     report.close()
 
 

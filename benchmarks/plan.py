@@ -30,7 +30,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from timing import Report
+from timing import PeakMemory, Report
 from torch import nn
 
 from vitlet.config import RunConfig
@@ -154,18 +154,11 @@ def print_memory(case: Case) -> None:
     torch.set_num_threads(1)
     for workout in list(workouts(slow=True)):
         exercise(workout, torch.device("cpu"))(torch.bfloat16 if case.config.amp else None)
-    status = Path("/proc/self/status")
-
-    def mib(name: str) -> float:
-        line = next(line for line in status.read_text().splitlines() if line.startswith(name))
-        return int(line.split()[1]) / 1024
-
-    Path("/proc/self/clear_refs").write_text("5")  # the mark starts again from here
-    before = mib("VmRSS")
+    memory = PeakMemory()
     step = real_step(case.config)
     step()
     step()
-    print(json.dumps({"real": mib("VmHWM") - before}))
+    print(json.dumps({"real": memory.growth}))
 
 
 def ask(what: str, case: Case) -> dict[str, float]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import datetime
+import math
 import platform
+import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import timm
 import torch
+from scipy import stats
 
 
 def cpu_ms(run: Callable[[], object]) -> float:
@@ -18,6 +21,29 @@ def cpu_ms(run: Callable[[], object]) -> float:
     start = time.process_time()
     run()
     return 1000 * (time.process_time() - start)
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Mean, and half width of its 95 % interval (Student's)."""
+    half = stats.t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return statistics.mean(values), float(half)
+
+
+class PeakMemory:
+    """MiB that this process grows by, at its peak, from here on; where the system tells (Linux)."""
+
+    def __init__(self) -> None:
+        Path("/proc/self/clear_refs").write_text("5")  # the mark starts again from here
+        self.before = self._mib("VmRSS")
+
+    @property
+    def growth(self) -> float:
+        """The most so far."""
+        return self._mib("VmHWM") - self.before
+
+    def _mib(self, name: str) -> float:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith(name)).split()[1]) / 1024
 
 
 def processor() -> str:

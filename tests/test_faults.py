@@ -354,6 +354,19 @@ def test_another_number_of_loading_processes_gives_the_same_bits(data: Path, who
     assert faults.differences(whole, tmp_path / "run") == []
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"output": "elsewhere"}, "goes on in its own folder; leave out --output elsewhere"),
+        ({"overwrite": True}, "leave one of them out"),
+    ],
+    ids=str,
+)
+def test_a_resumed_run_stays_where_it_is(changes: dict[str, Any], words: str, whole: Path) -> None:
+    with pytest.raises(vitlet.VitletError, match=words):
+        train(RunConfig(resume=str(whole), **changes))
+
+
 def test_stale_temporaries_are_swept(data: Path, tmp_path: Path) -> None:
     config = interrupted(data, tmp_path / "run")
     stale = tmp_path / "run" / "checkpoints" / ".writing-step-00000099"

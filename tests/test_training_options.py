@@ -97,13 +97,18 @@ def test_patience(data: Path, tmp_path: Path) -> None:
     assert (tmp_path / "run" / "last" / "model.safetensors").is_file()
 
 
-@pytest.mark.parametrize(("rule", "expected"), [("linear", 5e-4 * 8 / 256), ("sqrt", 5e-4 * (8 / 256) ** 0.5)])
+@pytest.mark.parametrize(
+    ("rule", "size", "expected"),
+    [("linear", 256, 5e-4 * 8 / 256), ("linear", 512, 5e-4 * 8 / 512), ("sqrt", 256, 5e-4 * (8 / 256) ** 0.5)],
+)
 def test_the_learning_rate_scales_with_the_batch(
-    rule: str, expected: float, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    rule: str, size: int, expected: float, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train(config(data, tmp_path / "run", lr_base=5e-4, lr_base_scale=rule, epochs=1, warmup_epochs=0.0))
+    train(
+        config(data, tmp_path / "run", lr_base=5e-4, lr_base_size=size, lr_base_scale=rule, epochs=1, warmup_epochs=0.0)
+    )
     assert read_rows(tmp_path / "run")[0]["lr"] == pytest.approx(expected)
-    text = "8 / 256" if rule == "linear" else "sqrt(8 / 256)"
+    text = f"8 / {size}" if rule == "linear" else f"sqrt(8 / {size})"
     assert f"learning rate {expected:g} = 0.0005 x {text}" in capsys.readouterr().out
     assert read_config(tmp_path / "run").lr == pytest.approx(expected)
 

@@ -62,7 +62,7 @@ def train_command(words: list[str]) -> int:
 
         demo()
         return 0
-    return _run(config)
+    return _run(config, ["train", *words])
 
 
 def pretrain_command(words: list[str]) -> int:
@@ -71,7 +71,7 @@ def pretrain_command(words: list[str]) -> int:
     config = _run_config("vitlet pretrain", about, words, pretrain=True)
     if not words:
         raise VitletError("vitlet pretrain needs DATA: a folder of images, with or without class folders.")
-    return _run(config)
+    return _run(config, ["pretrain", *words])
 
 
 def _run_config(program: str, about: str, words: list[str], **fixed: bool) -> RunConfig:
@@ -90,12 +90,12 @@ def _run_config(program: str, about: str, words: list[str], **fixed: bool) -> Ru
     return config
 
 
-def _run(config: RunConfig) -> int:
-    """Train, in as many processes as asked for, and print the end."""
+def _run(config: RunConfig, command: list[str]) -> int:
+    """Train, in as many processes as asked for, each started by the same command, and print the end."""
     if (config.nproc or 1) > 1 and "RANK" not in os.environ:
         from vitlet.launch import launch
 
-        return launch(sys.argv[1:], config.nproc or 1)
+        return launch(command, config.nproc or 1)
     from vitlet.engine import train
     from vitlet.summary import print_result
 

@@ -36,7 +36,8 @@ def train(config: RunConfig, dataset: Dataset | None = None, *, title: str = "tr
     """Train a classifier, with any tasks beside it; the folder it returns holds everything.
 
     Bad settings and unreadable images are refused before anything is written. Started by torchrun, or by
-    ``vitlet train --nproc``, in several processes, all of them call this.
+    ``vitlet train --nproc``, in several processes, all of them call this. With ``config.resume`` a run goes on with its
+    own settings; others than the defaults have to agree with them.
 
     Args:
         config: the settings.
@@ -132,7 +133,7 @@ class Trainer:
             title,
             epochs=config.epochs,
             steps=self.order.steps,
-            done=self.state.epoch * self.order.steps + self.state.step,
+            done=self.step,
             silent=not world.first,
         )
 

@@ -70,25 +70,13 @@ class Prepared:
 def prepare(config: RunConfig, dataset: Dataset | None = None) -> Prepared:
     """Find the data, build the network and the objective, and resolve every setting left open."""
     device = find_device(config.device)
-    if config.pretrain and not config.tasks:
-        config = replace(config, tasks={"sprel": TaskConfig(1.0), "position": TaskConfig(1.0)})
+    config = with_tasks(config)
     if dataset is None:
         dataset = load_unlabelled(data_request(config)) if config.pretrain else load_dataset(data_request(config))
-    num_classes = 0 if config.pretrain else _class_count(config, dataset)
+    num_classes = 0 if config.pretrain else class_count(config, len(dataset.classes))
     torch.manual_seed(mix_seed(config.seed))
-    model, arguments = build_model(
-        config.model,
-        num_classes=num_classes,
-        in_chans=config.in_chans,
-        img_size=config.img_size,
-        drop_path=config.drop_path,
-        model_kwargs=config.model_kwargs,
-        pretrained=config.pretrained,
-    )
-    if config.grad_checkpointing:
-        checkpoint_gradients(model, config.model)
-    backbone = TimmBackbone(model, img_size=config.img_size, in_chans=config.in_chans)
-    backbone.shapes()
+    backbone, arguments = build_backbone(config, num_classes)
+    model = backbone.model
     config = _resolved(config, backbone, num_classes, device)
     notes = _start_from(model, config)
     weights = None if config.pretrain else class_weights(config, dataset, num_classes)
@@ -105,14 +93,39 @@ def prepare(config: RunConfig, dataset: Dataset | None = None) -> Prepared:
     return Prepared(config, dataset, objective.to(device), preprocess, description, device, tuple(notes))
 
 
-def _class_count(config: RunConfig, dataset: Dataset) -> int:
-    """Size of the classifier."""
-    if config.num_classes is not None and config.num_classes < len(dataset.classes):
+def with_tasks(config: RunConfig) -> RunConfig:
+    """The settings with the tasks of pre-training where none are named."""
+    if not config.pretrain or config.tasks:
+        return config
+    return replace(config, tasks={"sprel": TaskConfig(1.0), "position": TaskConfig(1.0)})
+
+
+def class_count(config: RunConfig, classes: int) -> int:
+    """Size of the classifier for data of so many classes."""
+    if config.num_classes is not None and config.num_classes < classes:
         raise VitletError(
-            f"the data has {len(dataset.classes)} classes, but num_classes is {config.num_classes}: labels would lie"
-            " beyond the classifier. Leave --num-classes out."
+            f"the data has {classes} classes, but num_classes is {config.num_classes}: labels would lie beyond the"
+            " classifier. Leave --num-classes out."
         )
-    return config.num_classes or len(dataset.classes)
+    return config.num_classes or classes
+
+
+def build_backbone(config: RunConfig, num_classes: int) -> tuple[TimmBackbone, dict[str, Any]]:
+    """The network of a run, tried on an empty image, and the arguments that timm built it with."""
+    model, arguments = build_model(
+        config.model,
+        num_classes=num_classes,
+        in_chans=config.in_chans,
+        img_size=config.img_size,
+        drop_path=config.drop_path,
+        model_kwargs=config.model_kwargs,
+        pretrained=config.pretrained,
+    )
+    if config.grad_checkpointing:
+        checkpoint_gradients(model, config.model)
+    backbone = TimmBackbone(model, img_size=config.img_size, in_chans=config.in_chans)
+    backbone.shapes()
+    return backbone, arguments
 
 
 def _resolved(config: RunConfig, backbone: Backbone, num_classes: int, device: torch.device) -> RunConfig:

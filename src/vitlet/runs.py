@@ -153,8 +153,12 @@ def continued(path: Path, given: Mapping[str, Any]) -> RunConfig:
 def resumed(config: RunConfig, given: Mapping[str, Any]) -> RunConfig:
     """The settings of the run that ``config.resume`` means; with ``auto``, a new run's if there is none to continue."""
     assert config.resume is not None
+    if config.overwrite:
+        raise VitletError("--resume continues a run, --overwrite empties it; leave one of them out.")
     given = {key: value for key, value in given.items() if key not in ("resume", "output", "overwrite")}
     path = find_unfinished(config, given) if config.resume == "auto" else Path(config.resume)
+    if path is not None and config.output is not None and Path(config.output) != path:
+        raise VitletError(f"--resume {path} goes on in its own folder; leave out --output {config.output}.")
     return continued(path, given) if path is not None else replace(config, resume=None)
 
 
@@ -165,8 +169,11 @@ def find_unfinished(config: RunConfig, given: Mapping[str, Any]) -> Path | None:
         return path if (path / "config.yaml").is_file() else None
     found = [path.parent for path in Path("runs").glob(f"{_run_name(config)}-*/config.yaml")]
     for path in sorted(found, key=lambda run: (run / "config.yaml").stat().st_mtime, reverse=True):
-        if not (path / "result.json").is_file() and not differing(path, given):
-            return path
+        try:
+            if not (path / "result.json").is_file() and not differing(path, given):
+                return path
+        except VitletError:  # settings of another version: not this command's run
+            continue
     return None
 
 

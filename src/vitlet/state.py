@@ -83,13 +83,13 @@ class State:
     def begin(prepared: Prepared, world: World) -> State:
         """The state before the first step."""
         config, objective, device = prepared.config, prepared.objective, prepared.device
-        if config.compile:
-            objective.compile()
         module: nn.Module = objective
         if config.fsdp:
             shard(objective, objective.backbone)
         elif world.size > 1:
             module = replicate(objective, device, unused=_has_unused(prepared))
+        if config.compile:
+            objective.compile()
         optimizer = make_optimizer(objective, config)
         scaler = torch.amp.GradScaler(device.type, enabled=config.amp and config.amp_dtype == "float16")
         average = Average(prepared.model, config.model_ema_decay) if config.model_ema else None

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from vitlet.errors import VitletError
 from vitlet.planning.counting import Counting, Work
 from vitlet.planning.workouts import TokenBlock, Workout, exercise, workouts
 
@@ -168,4 +169,7 @@ def memory_gib(device: torch.device) -> float:
     """Memory of this machine, or of its accelerator."""
     if device.type == "cuda":
         return float(torch.cuda.get_device_properties(device).total_memory) / 2**30
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    except (AttributeError, ValueError) as problem:  # not on Windows
+        raise VitletError("this system does not tell its memory; give it in GiB with --memory.") from problem

@@ -114,8 +114,10 @@ class Machine:
 def plan(config: RunConfig, request: PlanRequest) -> Plan:
     """Predict a run; raises `VitletError` for settings that no run could have."""
     supply = find_supply(config, request.images)
-    batch = min(config.batch_size, supply.train)  # as in training
-    images = request.share(batch, config.grad_accum_steps)
+    images = request.share(config.batch_size, config.grad_accum_steps)
+    images = min(images, supply.train // (request.devices * config.grad_accum_steps))  # as in training
+    if not images:
+        raise VitletError(f"{supply.train} training images are too few for so many devices and parts of a step.")
     machine = find_machine(config, request)
     count = count_step(config, classes=supply.classes, images=images)
     return predict(config, request, supply, machine, count)
@@ -202,7 +204,7 @@ def advise(memory: Memory, available: int, config: RunConfig, request: PlanReque
         parts = config.grad_accum_steps * smaller
         ways.append(f"--grad-accum-steps {parts} ({images // smaller} images at a time, the same batch)")
     if not config.grad_checkpointing:
-        ways.append("--grad-checkpointing (less memory, about a third more time)")
+        ways.append("--grad-checkpointing (less memory, more time)")
     if not config.amp:
         ways.append("--amp (activations in half the bytes)")
     if request.devices > 1 and not config.fsdp:

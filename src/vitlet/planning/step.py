@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -12,13 +13,11 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from vitlet.averaging import Average
-from vitlet.backbone import TimmBackbone
-from vitlet.config import RunConfig, TaskConfig
-from vitlet.models.factory import build_model
+from vitlet.config import RunConfig
 from vitlet.models.initialise import freeze_all_but_classifier
 from vitlet.objective import Objective
 from vitlet.planning.counting import Counting, SavedBytes, Work
-from vitlet.prepare import checkpoint_gradients, make_autocast, make_optimizer, make_terms
+from vitlet.prepare import build_backbone, make_autocast, make_optimizer, make_terms, with_tasks
 
 
 @dataclass(frozen=True)
@@ -68,22 +67,10 @@ class StepCount:
 
 def plan_objective(config: RunConfig, classes: int) -> Objective:
     """The objective that a run with these settings would train; no data is read, no weights are fetched."""
-    if config.pretrain and not config.tasks:
-        config = replace(config, tasks={"sprel": TaskConfig(1.0), "position": TaskConfig(1.0)})
-    model, _ = build_model(
-        config.model,
-        num_classes=0 if config.pretrain else classes,
-        in_chans=config.in_chans,
-        img_size=config.img_size,
-        drop_path=config.drop_path,
-        model_kwargs=config.model_kwargs,
-    )
-    if config.grad_checkpointing:
-        checkpoint_gradients(model, config.model)
-    backbone = TimmBackbone(model, img_size=config.img_size, in_chans=config.in_chans)
-    backbone.shapes()
+    config = replace(with_tasks(config), pretrained=False)
+    backbone, _ = build_backbone(config, 0 if config.pretrain else classes)
     if config.freeze:
-        freeze_all_but_classifier(model)
+        freeze_all_but_classifier(backbone.model)
     return Objective(backbone, make_terms(config, backbone)).train()
 
 
@@ -125,8 +112,7 @@ def _count(objective: Objective, config: RunConfig, images: int) -> StepCount:
             loss.backward()
             del loss
             parts.append(counting.take())
-        if config.clip_grad:
-            nn.utils.clip_grad_norm_(objective.parameters(), config.clip_grad)
+        nn.utils.clip_grad_norm_(objective.parameters(), config.clip_grad or math.inf)
         optimizer.step()
         if average is not None:
             average.update(1)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vitlet.config import RunConfig
 from vitlet.data.named import OFFICIAL, Official
 from vitlet.data.sources import load_dataset, load_unlabelled
-from vitlet.errors import VitletError
 from vitlet.feeding import data_request
+from vitlet.prepare import class_count
 
 ASSUMED_CLASSES = 1000
 """Where only a number of images is given: the size of the classifier hardly matters to a plan."""
@@ -35,12 +35,7 @@ def find_supply(config: RunConfig, images: int | None) -> Supply:
         dataset = load_unlabelled(data_request(config)) if config.pretrain else load_dataset(data_request(config))
         val = 0 if dataset.val is None else len(dataset.val)
         found = Supply(len(dataset.train), val, len(dataset.classes), dataset.note)
-    if config.num_classes is not None and config.num_classes < found.classes and not config.pretrain:
-        raise VitletError(
-            f"the data has {found.classes} classes, but num_classes is {config.num_classes}: labels would lie beyond"
-            " the classifier. Leave --num-classes out."
-        )
-    return found if config.num_classes is None else Supply(found.train, found.val, config.num_classes, found.note)
+    return found if config.pretrain else replace(found, classes=class_count(config, found.classes))
 
 
 def _official(official: Official, config: RunConfig) -> Supply:
