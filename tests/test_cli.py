@@ -254,6 +254,10 @@ def test_explain(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     small = ["--model", "resnet10t", "--img-size", "64", "--epochs", "1", "-b", "8", "--device", "cpu"]
     assert main(["train", str(folder), *small, "--output", cnn]) == 0
     capsys.readouterr()
-    assert main(["explain", cnn, "--images", image, "--output", str(tmp_path / "none")]) == 2
-    assert "attention" in capsys.readouterr().err
-    assert not (tmp_path / "none").exists()
+    assert main(["explain", cnn, "--images", image, "--output", str(tmp_path / "cnn pictures")]) == 0
+    printed = capsys.readouterr().out
+    assert "left out: " in printed
+    assert "no attention at all" in printed
+    assert "has no localization head" in printed
+    assert [path.name for path in (tmp_path / "cnn pictures").iterdir()] == [f"{stem}.png"]
+    assert width(tmp_path / "cnn pictures" / f"{stem}.png") > 200

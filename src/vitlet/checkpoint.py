@@ -119,6 +119,10 @@ class Checkpoints:
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
         """The newest whole checkpoint, if there is any, and a sentence on every damaged one above it."""
         self.sweep()
+        return self.peek()
+
+    def peek(self) -> tuple[Checkpoint | None, list[str]]:
+        """The same without touching anything: another process may be writing the next one."""
         damaged: list[str] = []
         for path in sorted(self.folder.glob("step-*"), reverse=True):
             try:

@@ -1,25 +1,34 @@
-"""What a trained network attends to: maps per layer and head, rollout, and how far it looks, as pictures.
+"""What a trained network looks at: attention by layer and head, rollout, evidence for a class, places of tokens.
 
-Rollout follows Abnar and Zuidema, "Quantifying Attention Flow in Transformers", ACL 2020.
+Rollout follows Abnar and Zuidema, "Quantifying Attention Flow in Transformers", ACL 2020; the class map and the places
+are in `vitlet.class_map` and `vitlet.localize`. A network that lacks one of them gets the others, and a sentence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitlet.attention import AttentionMap
 from vitlet.backbone import TimmBackbone
+from vitlet.class_map import class_map
 from vitlet.data.decode import read_image
-from vitlet.errors import VitletError
+from vitlet.data.preprocess import Preprocess
+from vitlet.errors import VitletError, first_line
 from vitlet.features import Needs
+from vitlet.localize import Locator
+from vitlet.models.factory import load_exported
 from vitlet.predict import Predictor
+from vitlet.prepare import find_device
+from vitlet.runs import read_config, run_weights
+from vitlet.tasks.task import Places
 from vitlet.views import View
 
 
@@ -29,44 +38,134 @@ class Explanation:
 
     Attributes:
         pixels: what the network saw, ``(height, width, 3)`` in 0..1.
-        guess: the most likely class and its probability.
+        guess: the most likely class and its probability; None without a classifier.
         received: by layer, attention that each place of the grid receives, per head: ``(h, H, W)``.
         rollout: attention traced through all layers, ``(H, W)``; None where attention is within windows.
         distances: by layer, mean attention distance in patches.
         uniform: by layer, the distance of attention that is spread evenly.
+        evidence: for the guess, at each place of a token grid, ``(H, W)`` from 0 up; see `vitlet.class_map`.
+        places: where a task's head puts the tokens; see `vitlet.localize`.
+        left_out: a sentence on each thing that this network does not have.
     """
 
     pixels: Any
-    guess: tuple[str, float]
+    guess: tuple[str, float] | None
     received: list[Tensor]
     rollout: Tensor | None
     distances: list[float]
     uniform: list[float]
+    evidence: Tensor | None = None
+    places: Places | None = None
+    left_out: tuple[str, ...] = ()
 
 
-@torch.inference_mode()
-def explain_image(predictor: Predictor, path: Path) -> Explanation:
-    """Read every attention map of one forward pass."""
-    backbone = TimmBackbone(
-        predictor.model, img_size=predictor.preprocess.size, in_chans=predictor.config.in_chans, explicit_tokens=10**9
-    )
-    image = predictor.preprocess.pixels(read_image(path, predictor.config.in_chans))
-    batch = predictor.preprocess.normalize(image)[None].to(predictor.device)
+class Explainer:
+    """A network with its preprocessing, and its localization head if there is one.
+
+    Args:
+        model: on its device, in evaluation mode.
+        preprocess: of its images.
+        classes: their names; empty without a classifier.
+        in_chans: channels of its images.
+        locator: of the same run.
+        no_locator: why there is none.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        preprocess: Preprocess,
+        classes: Sequence[str],
+        *,
+        in_chans: int = 3,
+        locator: Locator | None = None,
+        no_locator: str = "",
+    ) -> None:
+        self.model, self.preprocess, self.classes, self.in_chans = model, preprocess, tuple(classes), in_chans
+        self.locator, self.no_locator = locator, no_locator
+
+    @staticmethod
+    def of(predictor: Predictor, run: Path) -> Explainer:
+        """From a predictor, and the heads in its run's folder."""
+        locator, why = _locator(run, str(predictor.device))
+        return Explainer(
+            predictor.model,
+            predictor.preprocess,
+            predictor.classes,
+            in_chans=predictor.config.in_chans,
+            locator=locator,
+            no_locator=why,
+        )
+
+    @staticmethod
+    def load(run: Path, *, device: str = "auto") -> Explainer:
+        """Read a run folder, pre-trained ones too."""
+        config = read_config(run)
+        if not config.pretrain:
+            return Explainer.of(Predictor.load(run, device=device), run)
+        folder = run_weights(run).parent
+        try:
+            own = json.loads((folder / "config.json").read_text(encoding="utf-8"))["pretrained_cfg"]
+            size = tuple(own["input_size"][1:])
+            preprocess = Preprocess(size, crop_pct=own["crop_pct"], mean=own["mean"], std=own["std"])
+            model = load_exported(folder).to(find_device(device)).eval()
+        except Exception as problem:  # damaged files fail in many ways
+            raise VitletError(f"cannot load the weights in {folder}: {first_line(problem)}.") from problem
+        locator, why = _locator(run, device)
+        return Explainer(model, preprocess, (), in_chans=config.in_chans, locator=locator, no_locator=why)
+
+    def __call__(self, image: Tensor) -> Explanation:
+        """Explain one decoded image, uint8 ``(channels, height, width)``; not inside `torch.inference_mode`."""
+        pixels = self.preprocess.pixels(image)
+        batch = self.preprocess.normalize(pixels)[None].to(next(self.model.parameters()).device)
+        backbone = TimmBackbone(
+            self.model, img_size=self.preprocess.size, in_chans=self.in_chans, explicit_tokens=10**9
+        )
+        left_out: list[str] = []
+        maps: list[AttentionMap] = []
+        evidence, guess = None, None
+        try:
+            with torch.inference_mode():
+                maps = list(backbone(View(batch), Needs(attention="all")).attention.values())
+        except VitletError as problem:
+            left_out.append(f"attention: {problem}")
+        finally:
+            backbone.remove()
+        if self.classes:
+            try:
+                evidence, logits, _ = class_map(backbone, batch)
+                evidence = evidence[0].cpu()
+                probability, label = logits[0].float().softmax(-1).max(-1)
+                guess = (self.classes[int(label)], float(probability))
+            except VitletError as problem:
+                left_out.append(f"class map: {problem}")
+        else:
+            left_out.append("class map: the network was trained without labels and has no classifier.")
+        if self.no_locator:
+            left_out.append(f"localization map: {self.no_locator}")
+        return Explanation(
+            pixels=displayable(pixels),
+            guess=guess,
+            received=[received(each) for each in maps],
+            rollout=rollout(maps),
+            distances=[distance_of(each) for each in maps],
+            uniform=[each.shape.uniform_distance for each in maps],
+            evidence=evidence,
+            places=self.locator(batch) if self.locator else None,
+            left_out=tuple(left_out),
+        )
+
+    def file(self, path: Path) -> Explanation:
+        """Explain one image file."""
+        return self(read_image(path, self.in_chans))
+
+
+def _locator(run: Path, device: str) -> tuple[Locator | None, str]:
+    """The localization head of a run, or why there is none."""
     try:
-        features = backbone(View(batch), Needs(attention="all"))
-    finally:
-        backbone.remove()
-    assert features.logits is not None
-    probability, label = features.logits[0].float().softmax(-1).max(-1)
-    maps = list(features.attention.values())
-    return Explanation(
-        pixels=_displayable(image),
-        guess=(predictor.classes[int(label)], float(probability)),
-        received=[received(each) for each in maps],
-        rollout=rollout(maps),
-        distances=[distance_of(each) for each in maps],
-        uniform=[each.shape.uniform_distance for each in maps],
-    )
+        return Locator.load(run, device=device), ""
+    except VitletError as problem:
+        return None, str(problem)
 
 
 def received(found: AttentionMap) -> Tensor:
@@ -104,97 +203,7 @@ def distance_of(found: AttentionMap) -> float:
     return float(found.read(lambda rows, distances: distances).distance.mean())
 
 
-def _displayable(image: Tensor) -> Any:
+def displayable(image: Tensor) -> Any:
+    """An image for the eye: ``(height, width, 3)`` in 0..1, of the first three channels or the only one."""
     colours = image[:3] if len(image) >= 3 else image[:1].expand(3, -1, -1)
     return colours.permute(1, 2, 0).numpy().astype(np.float32) / 255
-
-
-def explain_runs(runs: Sequence[Path], images: Sequence[Path], folder: Path, *, device: str = "auto") -> list[Path]:
-    """Pictures of what runs attend to: one per run and image, and one of the distances of all runs.
-
-    Returns:
-        The pictures that were written.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise VitletError(f"{folder} is a file; the pictures need a folder.")
-    explained = {
-        run: [explain_image(predictor, path) for path in images]
-        for run, predictor in ((run, Predictor.load(run, device=device)) for run in runs)
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for number, (run, found) in enumerate(explained.items(), start=1):
-        for path, explanation in zip(images, found, strict=True):
-            prefix = f"{number}-{run.name}-" if len(runs) > 1 else ""
-            written.append(folder / f"{prefix}{path.stem}.png")
-            draw_attention(explanation, written[-1])
-    written.append(folder / "distance.png")
-    draw_distances({str(run): found for run, found in explained.items()}, written[-1])
-    return written
-
-
-def draw_attention(explanation: Explanation, path: Path) -> None:
-    """The image, its rollout, and a row of heads for every layer."""
-    plt = _pyplot()
-    heads = max(len(maps) for maps in explanation.received)
-    rows, columns = len(explanation.received) + 1, heads + 1
-    figure, axes = plt.subplots(rows, columns, figsize=(1.5 * columns, 1.6 * rows), layout="constrained", squeeze=False)
-    for axis in axes.flat:
-        axis.axis("off")
-    name, probability = explanation.guess
-    axes[0, 0].imshow(explanation.pixels)
-    axes[0, 0].set_title(f"{_plain(name)} {probability:.0%}", fontsize=8)
-    if explanation.rollout is not None:
-        _overlay(axes[0, 1], explanation.pixels, explanation.rollout, "rollout")
-    for layer, maps in enumerate(explanation.received):
-        title = f"layer {layer + 1}, {explanation.distances[layer]:.1f} patches"
-        _overlay(axes[layer + 1, 0], explanation.pixels, maps.mean(0), title)
-        for head, single in enumerate(maps):
-            _overlay(axes[layer + 1, head + 1], explanation.pixels, single, f"head {head + 1}")
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-
-
-def draw_distances(explained: Mapping[str, Sequence[Explanation]], path: Path) -> None:
-    """Mean attention distance by layer, a line for each run, beside that of even attention."""
-    plt = _pyplot()
-    figure, axis = plt.subplots(figsize=(6, 3.8), layout="constrained")
-    for run, found in explained.items():
-        axis.plot(
-            range(1, len(found[0].distances) + 1),
-            np.mean([each.distances for each in found], axis=0),
-            marker="o",
-            label=_plain(run),
-        )
-    first = next(iter(explained.values()))[0]
-    axis.plot(range(1, len(first.uniform) + 1), first.uniform, color="0.5", linestyle=":", label="spread evenly")
-    highest = max(first.uniform + [value for found in explained.values() for each in found for value in each.distances])
-    layers = range(1, len(first.uniform) + 1)
-    axis.set(xlabel="layer", ylabel="mean attention distance, patches", ylim=(0, 1.25 * highest), xticks=layers)
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-
-
-def _overlay(axis: Any, pixels: Any, values: Tensor, title: str) -> None:
-    height, width = pixels.shape[:2]
-    axis.imshow(pixels)
-    axis.imshow(values.numpy(), cmap="inferno", alpha=0.65, extent=(0, width, height, 0), interpolation="nearest")
-    axis.set(xlim=(0, width), ylim=(height, 0))
-    axis.set_title(title, fontsize=8)
-
-
-def _plain(text: str) -> str:
-    """Names as they are: no mathematics, no line breaks."""
-    shown = "".join(sign if sign.isprintable() else " " for sign in text).replace("$", r"\$")
-    return shown if len(shown) <= 40 else shown[:39] + "…"
-
-
-def _pyplot() -> Any:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot

@@ -18,7 +18,7 @@ from vitlet.errors import VitletError
 from vitlet.features import Features, Grid, GridShape, Needs, Pool, Shapes, pooled_size
 from vitlet.geometry import chance_error, pair_offsets, sample_pairs
 from vitlet.heads import PairHead
-from vitlet.tasks.task import Task, TaskResult
+from vitlet.tasks.task import Places, Task, TaskResult
 
 Targets = Literal["fraction", "cells"]
 Classes = Literal["wide", "tight", "absolute"]
@@ -247,6 +247,39 @@ class DRLoc(Task):
                 predicted = logits.detach().float().softmax(-1) @ classes
             errors.append((predicted - target).abs().mean())
         return torch.stack(losses).sum(), torch.stack(errors).mean()
+
+    def places(self, features: Features) -> Places:
+        """Every token's place as the head sees it from the middle of the last grid; the error is over 16 origins."""
+        grid = features.every[-1] if self.variant == "all" else features.tapped(self.tap)
+        for pool in self.pools[-1]:
+            grid = grid.pooled(pool)
+        tokens, sides = grid.sequence(), (grid.shape.height, grid.shape.width)
+        batch, count = tokens.shape[:2]
+        middle = sides[0] // 2 * sides[1] + sides[1] // 2
+        origins = torch.cat([torch.tensor([middle]), torch.arange(0, count, max(1, count // 15))[:15]])
+        firsts = torch.arange(count).repeat(len(origins))  # all tokens seen from the first origin, then from the next
+        pairs = torch.stack([firsts, origins.repeat_interleave(count)], dim=-1).to(tokens.device).expand(batch, -1, -1)
+        true = pair_offsets(grid.coords, pairs)  # B, origins*N, 2
+        predicted = self._in_cells(self.heads[-1](tokens, pairs).float(), sides)
+        error = (predicted - (true if self.signed else true.abs())).abs().mean(-1)
+        if not self.signed:
+            predicted = predicted * torch.where(true < 0, -1.0, 1.0)
+        places = grid.coords[:, middle : middle + 1] + predicted[:, :count]
+        mean = error.view(batch, len(origins), count).mean(1)
+        return Places(places, grid.coords, mean, sides, middle, self.signed, self.chance_cells)
+
+    def _in_cells(self, out: Tensor, sides: tuple[int, int]) -> Tensor:
+        """A head's output ``(B, M, ...)`` as offsets in cells ``(B, M, 2)``."""
+        if self.variant in ("ce", "reg"):
+            axes = []
+            for logits, side in zip(out.split([self._class_count(side) for side in sides], dim=-1), sides, strict=True):
+                zero = {"wide": side, "tight": side - 1, "absolute": 0}[self.classes]  # class of offset 0
+                classes = torch.arange(logits.shape[-1], device=logits.device, dtype=torch.float32)
+                found = logits.argmax(-1).float() if self.variant == "ce" else logits.softmax(-1) @ classes
+                axes.append(found - zero)
+            return torch.stack(axes, dim=-1)
+        size = out.new_tensor(sides)
+        return out * size if self.targets == "fraction" else out - (size - 1) * self.signed
 
     def verdict(self, metrics: Mapping[str, float]) -> str | None:
         error, chance = metrics["error_cells"], metrics["chance_cells"]

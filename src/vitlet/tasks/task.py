@@ -19,6 +19,28 @@ class TaskResult(NamedTuple):
     metrics: dict[str, Tensor | float]
 
 
+class Places(NamedTuple):
+    """Where a task's head puts the tokens of images, beside where they are; in cells of the grid that it reads.
+
+    Attributes:
+        predicted: ``(B, N, 2)``: row and column.
+        true: the same, or ``(1, N, 2)``.
+        error: ``(B, N)``: mean error per axis of a token's predictions.
+        sides: rows and columns of the grid.
+        origin: the token that the others are seen from, None where places are absolute.
+        signed: whether the head tells directions; where it does not, those drawn are the true ones.
+        chance: mean error per axis of a constant guess.
+    """
+
+    predicted: Tensor
+    true: Tensor
+    error: Tensor
+    sides: tuple[int, int]
+    origin: int | None
+    signed: bool
+    chance: float
+
+
 class Task(nn.Module):
     """A puzzle about tokens: says what it needs, builds its heads once the sizes are known, returns a loss.
 
@@ -50,6 +72,10 @@ class Task(nn.Module):
     @abstractmethod
     def forward(self, features: Features) -> TaskResult:
         """The loss of a batch and its metrics."""
+
+    def places(self, features: Features) -> Places | None:
+        """Where the task's head puts each token, to be drawn; None if it does not locate tokens."""
+        return None
 
     def verdict(self, metrics: Mapping[str, float]) -> str | None:
         """One sentence if the metrics of the last epoch show that nothing was learned."""
