@@ -7,9 +7,9 @@ torch: a mistyped key must be answered at once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, ClassVar, Literal, Self, get_type_hints
 
 import yaml
 
@@ -77,7 +77,7 @@ class TaskConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _setting(default: Any, help_text: str, *flags: str, where: bool = False, free: bool = False) -> Any:
+def setting(default: Any, help_text: str, *flags: str, where: bool = False, free: bool = False) -> Any:
     """A field with its help and further flags.
 
     ``where``: it says only where a run lies or how it is started. ``free``: a continued run may change it, for it has
@@ -91,107 +91,122 @@ def _setting(default: Any, help_text: str, *flags: str, where: bool = False, fre
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A training run. Names are those of timm's training script where it has them."""
+    """A training run. Names are those of timm's training script where it has them.
 
-    data: str = _setting("digits", "folder, zip or tar of class folders; CSV or Parquet table; .npz; dataset name")
-    data_dir: str | None = _setting(None, "folder of named datasets [data], or of the images that a table lists")
-    download: bool = _setting(False, "fetch a named dataset that is not there")
-    class_list: str | None = _setting(None, "file with the class ids of imagenet100")
-    partial: bool = _setting(False, "accept a named dataset that is not complete")
-    classes: Names | None = _setting(None, "only these classes")
-    val_fraction: float = _setting(0.1, "share of the training images held out where DATA has no val; 0 for none")
-    folds: int | None = _setting(None, "cross-validation: split the training images into this many parts ...")
-    fold: int = _setting(1, "... of which this one, from 1, validates")
-    group_by: str | None = _setting(None, "pattern on the path, or column of a table: its images stay on one side")
-    fraction: float = _setting(1.0, "share of the training images to use; larger shares contain smaller ones")
-    per_class: int | None = _setting(None, "number of training images of each class to use")
-    skip_unreadable: bool = _setting(False, "leave out files that cannot be read, and count them")
-    model: str = _setting("vit_tiny_patch16_224", "timm model name, see `vitlet models`")
-    model_kwargs: Mapping[str, Any] = _setting({}, "further arguments of the model, NAME=VALUE")
-    pretrain: bool = _setting(False, "learn from the tasks alone, without labels, as `vitlet pretrain` does")
-    positions: Literal["auto", "on", "off"] = _setting(
+    A job of another kind (`vitlet.transfer.settings`) adds fields, and names those that mean nothing to it in
+    ``UNUSED``: they are no flags or keys of it.
+    """
+
+    JOB: ClassVar[str] = "train"
+    UNUSED: ClassVar[frozenset[str]] = frozenset()
+
+    data: str = setting("digits", "folder, zip or tar of class folders; CSV or Parquet table; .npz; dataset name")
+    data_dir: str | None = setting(None, "folder of named datasets [data], or of the images that a table lists")
+    download: bool = setting(False, "fetch a named dataset that is not there")
+    class_list: str | None = setting(None, "file with the class ids of imagenet100")
+    partial: bool = setting(False, "accept a named dataset that is not complete")
+    classes: Names | None = setting(None, "only these classes")
+    val_fraction: float = setting(0.1, "share of the training images held out where DATA has no val; 0 for none")
+    folds: int | None = setting(None, "cross-validation: split the training images into this many parts ...")
+    fold: int = setting(1, "... of which this one, from 1, validates")
+    group_by: str | None = setting(None, "pattern on the path, or column of a table: its images stay on one side")
+    fraction: float = setting(1.0, "share of the training images to use; larger shares contain smaller ones")
+    per_class: int | None = setting(None, "number of training images of each class to use")
+    skip_unreadable: bool = setting(False, "leave out files that cannot be read, and count them")
+    model: str = setting("vit_tiny_patch16_224", "timm model name, see `vitlet models`")
+    model_kwargs: Mapping[str, Any] = setting({}, "further arguments of the model, NAME=VALUE")
+    pretrain: bool = setting(False, "learn from the tasks alone, without labels, as `vitlet pretrain` does")
+    positions: Literal["auto", "on", "off"] = setting(
         "auto", "positional embedding; auto: off in pre-training whose answers it would give away"
     )
-    init: str | None = _setting(None, "start from the weights of a run, folder or file: all but the classifier")
-    freeze: bool = _setting(False, "with init: train the classifier alone")
-    layer_decay: float | None = _setting(None, "learning rate falls by this factor with each layer from the classifier")
-    pretrained: bool = _setting(False, "start from timm's pretrained weights (fetched from the hub)")
-    img_size: ImageSize | None = _setting(None, "side of the images or HEIGHTxWIDTH (default: the model's)")
-    in_chans: int = _setting(3, "channels of the images: 1 grey, 3 RGB, other numbers as the files have them")
-    num_classes: int | None = _setting(None, "size of the classifier (default: the number of classes)")
-    drop_path: float = _setting(0.0, "drop path rate")
-    epochs: int = _setting(100, "passes over the training images")
-    batch_size: int = _setting(128, "images per step, of all processes together", "-b")
-    grad_accum_steps: int = _setting(1, "take a step's images in so many parts, to need less memory")
-    lr: float = _setting(1e-3, "peak learning rate of AdamW")
-    lr_base: float | None = _setting(
+    init: str | None = setting(None, "start from the weights of a run, folder or file: all but the classifier")
+    freeze: bool = setting(False, "with init: train the classifier alone")
+    layer_decay: float | None = setting(None, "learning rate falls by this factor with each layer from the classifier")
+    pretrained: bool = setting(False, "start from timm's pretrained weights (fetched from the hub)")
+    img_size: ImageSize | None = setting(None, "side of the images or HEIGHTxWIDTH (default: the model's)")
+    in_chans: int = setting(3, "channels of the images: 1 grey, 3 RGB, other numbers as the files have them")
+    num_classes: int | None = setting(None, "size of the classifier (default: the number of classes)")
+    drop_path: float = setting(0.0, "drop path rate")
+    epochs: int = setting(100, "passes over the training images")
+    batch_size: int = setting(128, "images per step, of all processes together", "-b")
+    grad_accum_steps: int = setting(1, "take a step's images in so many parts, to need less memory")
+    lr: float = setting(1e-3, "peak learning rate of AdamW")
+    lr_base: float | None = setting(
         None, "instead of lr: the rate for lr_base_size images a step, scaled to batch_size"
     )
-    lr_base_size: int = _setting(256, "images a step that lr_base is meant for")
-    lr_base_scale: Literal["linear", "sqrt"] = _setting("linear", "how lr_base grows with the images a step")
-    min_lr: float = _setting(1e-5, "learning rate at the end of the cosine")
-    weight_decay: float = _setting(0.05, "weight decay; none on biases, norms and other 1-D parameters")
-    warmup_epochs: float | None = _setting(None, "epochs of linear warm-up (default: a twentieth of the run)")
-    clip_grad: float | None = _setting(5.0, "largest norm of the gradient; none to leave it")
-    model_ema: bool = _setting(False, "evaluate and export a moving average of the weights")
-    model_ema_decay: float = _setting(
+    lr_base_size: int = setting(256, "images a step that lr_base is meant for")
+    lr_base_scale: Literal["linear", "sqrt"] = setting("linear", "how lr_base grows with the images a step")
+    min_lr: float = setting(1e-5, "learning rate at the end of the cosine")
+    weight_decay: float = setting(0.05, "weight decay; none on biases, norms and other 1-D parameters")
+    warmup_epochs: float | None = setting(None, "epochs of linear warm-up (default: a twentieth of the run)")
+    clip_grad: float | None = setting(5.0, "largest norm of the gradient; none to leave it")
+    model_ema: bool = setting(False, "evaluate and export a moving average of the weights")
+    model_ema_decay: float = setting(
         0.9998, "share of the average that stays at each step; at step t at most (1+t)/(10+t)"
     )
-    patience: int | None = _setting(None, "stop after so many epochs without a better validation result")
-    aug: Literal["light", "none", "drloc", "relvit"] = _setting(
-        "light", "augmentation preset; the parts below override"
-    )
-    crop: Literal["auto", "resized", "padded", "none"] | None = _setting(
+    patience: int | None = setting(None, "stop after so many epochs without a better validation result")
+    aug: Literal["light", "none", "drloc", "relvit"] = setting("light", "augmentation preset; the parts below override")
+    crop: Literal["auto", "resized", "padded", "none"] | None = setting(
         None, "resized: a random part; padded: moved by a few pixels; auto: padded up to 64 px (default: by preset)"
     )
-    scale: float | None = _setting(None, "smallest share of the area that a resized crop keeps (default: by preset)")
-    hflip: float | None = _setting(None, "probability of a horizontal flip; 0 for digits, text (default: by preset)")
-    aa: str | None = _setting(None, "RandAugment such as rand-m9-mstd0.5-inc1, or off (default: by preset)")
-    color_jitter: float | None = _setting(None, "brightness, contrast and saturation (default: by preset)")
-    reprob: float | None = _setting(None, "probability of random erasing (default: by preset)")
-    smoothing: float | None = _setting(None, "label smoothing (default: by preset)")
-    mixup: float | None = _setting(None, "mixup alpha, 0 for none (default: by preset)")
-    cutmix: float | None = _setting(None, "cutmix alpha, 0 for none (default: by preset)")
-    balance: Literal["none", "sampler", "weights"] = _setting(
+    scale: float | None = setting(None, "smallest share of the area that a resized crop keeps (default: by preset)")
+    hflip: float | None = setting(None, "probability of a horizontal flip; 0 for digits, text (default: by preset)")
+    aa: str | None = setting(None, "RandAugment such as rand-m9-mstd0.5-inc1, or off (default: by preset)")
+    color_jitter: float | None = setting(None, "brightness, contrast and saturation (default: by preset)")
+    reprob: float | None = setting(None, "probability of random erasing (default: by preset)")
+    smoothing: float | None = setting(None, "label smoothing (default: by preset)")
+    mixup: float | None = setting(None, "mixup alpha, 0 for none (default: by preset)")
+    cutmix: float | None = setting(None, "cutmix alpha, 0 for none (default: by preset)")
+    balance: Literal["none", "sampler", "weights"] = setting(
         "none", "imbalanced classes: draw each equally often, or weigh the loss"
     )
-    class_weights: str | None = _setting(None, "of balance weights, such as 1,2.5,1 (default: by how rare a class is)")
-    crop_pct: float | None = _setting(
+    class_weights: str | None = setting(None, "of balance weights, such as 1,2.5,1 (default: by how rare a class is)")
+    crop_pct: float | None = setting(
         None, "share of the side that evaluation's centre crop keeps (default: 0.875 after resized crops, else 1)"
     )
-    seed: int = _setting(0, "of weights, split, order and augmentation")
+    seed: int = setting(0, "of weights, split, order and augmentation")
     tasks: Mapping[str, TaskConfig] = field(default_factory=dict, metadata={"where": False, "free": False})
-    device: str = _setting("auto", "auto, cpu, cuda, cuda:1, mps", free=True)
-    amp: bool = _setting(False, "mixed precision")
-    amp_dtype: Literal["bfloat16", "float16"] = _setting("bfloat16", "of mixed precision")
-    compile: bool = _setting(False, "compile the network and its tasks with torch.compile")
-    grad_checkpointing: bool = _setting(False, "recompute activations in the backward pass: less memory, more time")
-    fsdp: bool = _setting(False, "spread weights, gradients and optimizer over the processes (FSDP2)")
-    workers: int | None = _setting(
+    device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps", free=True)
+    amp: bool = setting(False, "mixed precision")
+    amp_dtype: Literal["bfloat16", "float16"] = setting("bfloat16", "of mixed precision")
+    compile: bool = setting(False, "compile the network and its tasks with torch.compile")
+    grad_checkpointing: bool = setting(False, "recompute activations in the backward pass: less memory, more time")
+    fsdp: bool = setting(False, "spread weights, gradients and optimizer over the processes (FSDP2)")
+    workers: int | None = setting(
         None, "processes that load images (default: none on a CPU, else up to 8)", "-j", free=True
     )
-    cache: Literal["auto", "none"] = _setting(
+    cache: Literal["auto", "none"] = setting(
         "auto", "keep decoded images that do not fit into memory on disk", free=True
     )
-    cache_dir: str | None = _setting(None, "of that cache (default: vitlet in the user's cache folder)", free=True)
-    checkpoint_epochs: int | None = _setting(1, "save the state every so many epochs; none for not", free=True)
-    checkpoint_steps: int | None = _setting(None, "also every so many steps", free=True)
-    checkpoint_minutes: float | None = _setting(10.0, "also every so many minutes; none for not", free=True)
-    checkpoint_hist: int = _setting(2, "checkpoints to keep", free=True)
-    log_wandb: bool = _setting(False, "also log to Weights & Biases", free=True)
-    log_mlflow: bool = _setting(False, "also log to MLflow", free=True)
-    log_trackio: bool = _setting(False, "also log to Trackio", free=True)
-    nproc: int | None = _setting(None, "processes to start on this machine (several machines: torchrun)", where=True)
-    output: str | None = _setting(None, "the run's folder (default: a new one under runs/)", where=True)
-    overwrite: bool = _setting(False, "empty an existing run folder first", where=True)
-    resume: str | None = _setting(
+    cache_dir: str | None = setting(None, "of that cache (default: vitlet in the user's cache folder)", free=True)
+    checkpoint_epochs: int | None = setting(1, "save the state every so many epochs; none for not", free=True)
+    checkpoint_steps: int | None = setting(None, "also every so many steps", free=True)
+    checkpoint_minutes: float | None = setting(10.0, "also every so many minutes; none for not", free=True)
+    checkpoint_hist: int = setting(2, "checkpoints to keep", free=True)
+    log_wandb: bool = setting(False, "also log to Weights & Biases", free=True)
+    log_mlflow: bool = setting(False, "also log to MLflow", free=True)
+    log_trackio: bool = setting(False, "also log to Trackio", free=True)
+    nproc: int | None = setting(None, "processes to start on this machine (several machines: torchrun)", where=True)
+    output: str | None = setting(None, "the run's folder (default: a new one under runs/)", where=True)
+    overwrite: bool = setting(False, "empty an existing run folder first", where=True)
+    resume: str | None = setting(
         None, "continue this run folder; auto: --output, or this command's last run, if it is there", where=True
     )
 
     def __post_init__(self) -> None:
         _check(self)
 
-    def resolved(self, **settings: Any) -> RunConfig:
+    @property
+    def network(self) -> str:
+        """What the network is called in the name of a run's folder."""
+        return self.model
+
+    @classmethod
+    def settings(cls) -> list[Field[Any]]:
+        """The fields that are flags and keys, without the tasks."""
+        return [item for item in fields(cls) if item.name != "tasks" and item.name not in cls.UNUSED]
+
+    def resolved(self, **settings: Any) -> Self:
         """The same run with the preset's augmentation, and ``settings``, filled in."""
         preset = {**_PLAIN, **AUGMENTATIONS[self.aug]}
         chosen = {name: value for name, value in preset.items() if getattr(self, name) is None}
@@ -199,9 +214,9 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values under the keys of a YAML file; without where the run lies."""
-        plain: dict[str, Any] = {}
-        for item in fields(self):
-            if item.name == "tasks" or item.metadata["where"]:
+        plain: dict[str, Any] = {} if self.JOB == "train" else {"job": self.JOB}
+        for item in self.settings():
+            if item.metadata["where"]:
                 continue
             value = getattr(self, item.name)
             if isinstance(value, tuple):
@@ -216,16 +231,24 @@ class RunConfig:
                 plain[name] = chosen
         return plain
 
-    @staticmethod
-    def from_dict(values: Mapping[str, Any], *, source: str = "settings") -> RunConfig:
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], *, source: str = "settings") -> Self:
         """Checked settings from plain values; unknown keys are refused with the nearest known one."""
-        hints = get_type_hints(RunConfig)
-        known = [item.name for item in fields(RunConfig) if item.name != "tasks"]
+        values = dict(values)
+        job = values.pop("job", cls.JOB)
+        if job != cls.JOB:
+            raise VitletError(f"{source} is of `vitlet {job}`; needed settings of `vitlet {cls.JOB}`.")
+        hints = get_type_hints(cls)
+        known = [item.name for item in cls.settings()]
         weights = values.get("task") or {}
         if not isinstance(weights, Mapping):
             raise VitletError(f"{source}: 'task' needs to map task names to weights, found {weights!r}.")
         for name in weights:
             require_task(str(name))
+            if name in known:
+                raise VitletError(
+                    f"{source}: {name!r} is a setting and, by an installed package, a task. Rename the task."
+                )
         settings: dict[str, Any] = {}
         for key, value in values.items():
             if key == "task" or key in weights:
@@ -234,7 +257,7 @@ class RunConfig:
                 raise VitletError(_unknown_key(source, str(key), [*known, "task", *weights]))
             settings[key] = coerce(value, hints[key], f"{source}: {key}")
         tasks = {name: _task_config(name, weight, values.get(name), source) for name, weight in weights.items()}
-        return RunConfig(**settings, tasks=tasks)
+        return cls(**settings, tasks=tasks)
 
     @staticmethod
     def read(path: str | Path) -> dict[str, Any]:

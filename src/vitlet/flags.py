@@ -9,7 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 import yaml
@@ -50,14 +50,15 @@ class Formatter(argparse.HelpFormatter):
         super().__init__(prog, max_help_position=34, width=118)
 
 
-def add_run_flags(parser: Parser) -> None:
-    """DATA, ``-c``, one flag per setting, ``--task`` and the tasks' own flags."""
-    parser.add_argument("data", metavar="DATA", nargs="?", default=argparse.SUPPRESS, help=_setting_help("data"))
+def add_run_flags(parser: Parser, kind: type[RunConfig] = RunConfig) -> None:
+    """DATA, ``-c``, one flag per setting of this kind of run, ``--task`` and the tasks' own flags."""
+    about = next(str(item.metadata["help"]) for item in kind.settings() if item.name == "data")
+    parser.add_argument("data", metavar="DATA", nargs="?", default=argparse.SUPPRESS, help=about)
     parser.add_argument("-c", "--config", metavar="FILE", help="YAML file with the same keys; flags override it")
-    hints = get_type_hints(RunConfig)
+    hints = get_type_hints(kind)
     group = parser.add_argument_group("settings")
-    for item in fields(RunConfig):
-        if item.name in ("data", "tasks"):
+    for item in kind.settings():
+        if item.name == "data":
             continue
         names = [*item.metadata["flags"], "--" + item.name.replace("_", "-")]
         shown = _with_default(item.metadata["help"], None if item.default is MISSING else item.default)
@@ -71,7 +72,10 @@ def add_run_flags(parser: Parser) -> None:
         help=f"a task beside the labels, at its suggested weight or another; repeatable ({', '.join(TASKS)})",
     )
     for name in TASKS:
-        options: dict[str, Option] = {**declared_options(name), **TERM_OPTIONS}
+        try:
+            options: dict[str, Option] = {**declared_options(name), **TERM_OPTIONS}
+        except VitletError:  # of a package that is broken: said when its task is asked for, and by `vitlet tasks`
+            continue
         for key, option in options.items():
             flag = f"--{name}.{key.replace('_', '-')}"
             _add_flag(group, [flag], f"{name}.{key}", option.hint, _with_default(option.help, option.default))
@@ -118,10 +122,6 @@ def _add_flag(group: Any, names: list[str], key: str, hint: Any, shown: str) -> 
 
 def _with_default(help_text: str, default: Any) -> str:
     return help_text if default is None or "default" in help_text else f"{help_text} [{default}]"
-
-
-def _setting_help(name: str) -> str:
-    return str(next(item.metadata["help"] for item in fields(RunConfig) if item.name == name))
 
 
 def _pairs(entries: Sequence[str]) -> dict[str, Any]:

@@ -16,9 +16,9 @@ import csv
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from filelock import FileLock, Timeout
 
@@ -26,6 +26,8 @@ from vitlet.config import RunConfig
 from vitlet.errors import VitletError, first_line
 from vitlet.files import sync
 from vitlet.trackers import Tracker
+
+Config = TypeVar("Config", bound=RunConfig)
 
 
 class RunFolder:
@@ -64,7 +66,6 @@ class RunFolder:
     @staticmethod
     def reopen(path: Path) -> RunFolder:
         """An existing run, to be continued."""
-        read_config(path)
         run = RunFolder(path)
         run.acquire()
         return run
@@ -127,11 +128,11 @@ def _is_temporary(path: Path) -> bool:
     return path.name.startswith(".") and path.name.endswith(".tmp")
 
 
-def differing(path: Path, given: Mapping[str, Any]) -> list[str]:
+def differing(path: Path, given: Mapping[str, Any], kind: type[RunConfig] = RunConfig) -> list[str]:
     """The settings among these that a run's own contradict, in words; those free to change do not count."""
-    stored = read_config(path).to_dict()
-    asked = RunConfig.from_dict({**stored, **given}).to_dict()
-    free = {item.name for item in fields(RunConfig) if item.metadata["free"]}
+    stored = read_config(path, kind).to_dict()
+    asked = kind.from_dict({**stored, **given}).to_dict()
+    free = {item.name for item in kind.settings() if item.metadata["free"]}
     return [
         f"{key} {asked.get(key)!r} (the run has {stored.get(key)!r})"
         for key in sorted(stored.keys() | asked.keys())
@@ -139,18 +140,18 @@ def differing(path: Path, given: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def continued(path: Path, given: Mapping[str, Any]) -> RunConfig:
+def continued(path: Path, given: Mapping[str, Any], kind: type[Config]) -> Config:
     """The settings of a run that is to be continued; settings given anew must agree, except those free to change."""
-    different = differing(path, given)
+    different = differing(path, given, kind)
     if different:
         raise VitletError(
             f"cannot continue {path} with other settings: {'; '.join(different)}. Leave them out, or start another run."
         )
-    config = RunConfig.from_dict({**read_config(path).to_dict(), **given})
+    config = kind.from_dict({**read_config(path, kind).to_dict(), **given})
     return replace(config, output=str(path), resume=str(path), overwrite=False)
 
 
-def resumed(config: RunConfig, given: Mapping[str, Any]) -> RunConfig:
+def resumed(config: Config, given: Mapping[str, Any]) -> Config:
     """The settings of the run that ``config.resume`` means; with ``auto``, a new run's if there is none to continue."""
     assert config.resume is not None
     if config.overwrite:
@@ -159,7 +160,7 @@ def resumed(config: RunConfig, given: Mapping[str, Any]) -> RunConfig:
     path = find_unfinished(config, given) if config.resume == "auto" else Path(config.resume)
     if path is not None and config.output is not None and Path(config.output) != path:
         raise VitletError(f"--resume {path} goes on in its own folder; leave out --output {config.output}.")
-    return continued(path, given) if path is not None else replace(config, resume=None)
+    return continued(path, given, type(config)) if path is not None else replace(config, resume=None)
 
 
 def find_unfinished(config: RunConfig, given: Mapping[str, Any]) -> Path | None:
@@ -170,7 +171,7 @@ def find_unfinished(config: RunConfig, given: Mapping[str, Any]) -> Path | None:
     found = [path.parent for path in Path("runs").glob(f"{_run_name(config)}-*/config.yaml")]
     for path in sorted(found, key=lambda run: (run / "config.yaml").stat().st_mtime, reverse=True):
         try:
-            if not (path / "result.json").is_file() and not differing(path, given):
+            if not (path / "result.json").is_file() and not differing(path, given, type(config)):
                 return path
         except VitletError:  # settings of another version: not this command's run
             continue
@@ -179,7 +180,7 @@ def find_unfinished(config: RunConfig, given: Mapping[str, Any]) -> Path | None:
 
 def _run_name(config: RunConfig) -> str:
     data = "".join(c if c.isalnum() or c in "-_" else "_" for c in Path(config.data).name) or "data"
-    return f"{data}-{config.model}"
+    return f"{data}-{config.network}"
 
 
 def next_free(root: Path, config: RunConfig) -> Path:
@@ -190,13 +191,21 @@ def next_free(root: Path, config: RunConfig) -> Path:
     return root / f"{_run_name(config)}-{number}"
 
 
-def read_config(path: Path) -> RunConfig:
-    """The settings of a run folder."""
+@overload
+def read_config(path: Path) -> RunConfig: ...
+
+
+@overload
+def read_config(path: Path, kind: type[Config]) -> Config: ...
+
+
+def read_config(path: Path, kind: type[RunConfig] = RunConfig) -> RunConfig:
+    """The settings of a run folder, which has to be of this kind."""
     if not path.is_dir():
         raise VitletError(f"no such run folder: {path}.")
     if not (path / "config.yaml").is_file():
         raise VitletError(f"{path} is not a run folder: it holds no config.yaml. `vitlet train` makes run folders.")
-    return RunConfig.from_dict(RunConfig.read(path / "config.yaml"), source=str(path / "config.yaml"))
+    return kind.from_dict(kind.read(path / "config.yaml"), source=str(path / "config.yaml"))
 
 
 def run_weights(path: Path) -> Path:
