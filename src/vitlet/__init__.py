@@ -14,6 +14,8 @@ from vitlet.registration import register_networks
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
+    from vitlet import functional as functional
+    from vitlet import testing as testing
     from vitlet.backbone import LayerBackbone as LayerBackbone
     from vitlet.backbone import TimmBackbone as TimmBackbone
     from vitlet.config import RunConfig as RunConfig
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from vitlet.tasks.attention_similarity import AttentionSimilarity as AttentionSimilarity
     from vitlet.tasks.distance import Distance as Distance
     from vitlet.tasks.drloc import DRLoc as DRLoc
+    from vitlet.tasks.jigsaw import Jigsaw as Jigsaw
     from vitlet.tasks.position import Position as Position
     from vitlet.tasks.rotation import Rotation as Rotation
     from vitlet.tasks.sprel import SpatialRelations as SpatialRelations
@@ -45,6 +48,7 @@ _HOME = {
     "Chain": "vitlet.views",
     "DRLoc": "vitlet.tasks.drloc",
     "Distance": "vitlet.tasks.distance",
+    "Jigsaw": "vitlet.tasks.jigsaw",
     "LayerBackbone": "vitlet.backbone",
     "MegaPatches": "vitlet.view_kinds",
     "Objective": "vitlet.objective",
@@ -64,10 +68,14 @@ _HOME = {
     "train": "vitlet.engine",
 }
 
-__all__ = ["__version__", *sorted(_HOME)]
+_MODULES = ("functional", "testing")
+
+__all__ = ["__version__", *sorted((*_HOME, *_MODULES))]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"vitlet.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'vitlet' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

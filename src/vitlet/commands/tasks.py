@@ -9,9 +9,18 @@ def run(words: list[str]) -> int:
     """Run the command."""
     Parser(prog="vitlet tasks", description="The tasks and their options.").parse_all(words)
     from vitlet.config import TERM_OPTIONS
-    from vitlet.summary import print_tasks
+    from vitlet.errors import VitletError
+    from vitlet.summary import print_tasks, say
     from vitlet.tasks import TASKS
     from vitlet.tasks.declared import declared_options, declared_weight, summary
 
-    print_tasks({n: (summary(n), declared_weight(n), {**declared_options(n), **TERM_OPTIONS}) for n in TASKS})
+    shown, broken = {}, []
+    for name in TASKS:
+        try:
+            shown[name] = (summary(name), declared_weight(name), {**declared_options(name), **TERM_OPTIONS})
+        except VitletError as problem:  # of a package that is installed, but broken
+            broken.append(str(problem))
+    print_tasks(shown)
+    for sentence in broken:
+        say(f"left out: {sentence}")
     return 0

@@ -9,13 +9,16 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitlet.errors import VitletError, nearest
+from vitlet.errors import VitletError, first_line, nearest
 from vitlet.tasks import TASKS
 
 if TYPE_CHECKING:
@@ -42,8 +45,18 @@ def require_task(name: str) -> str:
 
 def load_task(name: str) -> type[Task]:
     """The task's class, imported now."""
+    from vitlet.tasks.task import Task
+
     module, _, class_name = require_task(name).partition(":")
-    loaded: type[Task] = getattr(import_module(module), class_name)
+    try:
+        loaded: Any = getattr(import_module(module), class_name)
+    except (ImportError, AttributeError) as problem:
+        raise VitletError(f"cannot load the task {name!r} ({module}:{class_name}): {first_line(problem)}.") from problem
+    if not (isinstance(loaded, type) and issubclass(loaded, Task)) or loaded.name != name:
+        raise VitletError(
+            f"the task {name!r} is {module}:{class_name}, which needs to be a class derived from"
+            f" vitlet.tasks.task.Task with name = {name!r}."
+        )
     return loaded
 
 
@@ -56,15 +69,33 @@ def summary(name: str) -> str:
 @cache
 def declared_options(name: str) -> dict[str, Option]:
     """The constructor's options by name."""
-    node = _class_node(name)
-    init = next(item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__")
+    return _options(_class_node(name), name)
+
+
+def options_of(source: str, class_name: str, name: str) -> dict[str, Option]:
+    """The options of a class in a module's source."""
+    return _options(_find_class(ast.parse(source), class_name, name), name)
+
+
+def _options(node: ast.ClassDef, name: str) -> dict[str, Option]:
+    init = next((item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None)
+    if init is None:
+        return {}
+    if len(init.args.args) > 1 or init.args.vararg or init.args.kwarg:
+        raise VitletError(f"the constructor of task {name!r} needs keyword-only options: def __init__(self, *, ...).")
     helps = _argument_help(ast.get_docstring(node) or "")
     options = {}
     for argument, default in zip(init.args.kwonlyargs, init.args.kw_defaults, strict=True):
-        if argument.annotation is None or default is None:
-            raise TypeError(f"{name}: option {argument.arg!r} needs a type and a literal default")
-        hint = eval(ast.unparse(argument.annotation), {"__builtins__": {}}, _TYPES)  # our own source, five names
-        options[argument.arg] = Option(hint, ast.literal_eval(default), helps.get(argument.arg, ""))
+        try:
+            if argument.annotation is None or default is None:
+                raise ValueError
+            hint = eval(ast.unparse(argument.annotation), {"__builtins__": {}}, _TYPES)  # five names and their unions
+            options[argument.arg] = Option(hint, ast.literal_eval(default), helps.get(argument.arg, ""))
+        except (ValueError, TypeError, NameError, AttributeError):
+            raise VitletError(
+                f"the option {argument.arg!r} of task {name!r} needs a type (int, float, str, bool or a Literal) and a"
+                " literal default: both are read without importing the task."
+            ) from None
     return options
 
 
@@ -72,16 +103,59 @@ def declared_options(name: str) -> dict[str, Option]:
 def declared_weight(name: str) -> float:
     """The weight that a task suggests for itself."""
     for item in _class_node(name).body:
-        if isinstance(item, ast.Assign) and ast.unparse(item.targets[0]) == "suggested_weight":
-            return float(ast.literal_eval(item.value))
+        targets = (
+            item.targets if isinstance(item, ast.Assign) else [item.target] if isinstance(item, ast.AnnAssign) else []
+        )
+        value = getattr(item, "value", None)
+        if value is not None and [ast.unparse(target) for target in targets] == ["suggested_weight"]:
+            try:
+                return float(ast.literal_eval(value))
+            except (ValueError, TypeError):
+                raise VitletError(f"suggested_weight of task {name!r} needs to be a literal number.") from None
     return 1.0
 
 
 def _class_node(name: str) -> ast.ClassDef:
     module, _, class_name = require_task(name).partition(":")
-    path = Path(__file__).with_name(module.rpartition(".")[2] + ".py")
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == class_name)
+    path = _source(module, name)
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, UnicodeDecodeError) as problem:
+        raise VitletError(f"the task {name!r} lies in {path}, which cannot be read: {first_line(problem)}.") from None
+    return _find_class(tree, class_name, name)
+
+
+def _find_class(tree: ast.Module, class_name: str, name: str) -> ast.ClassDef:
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == class_name:
+            return node
+    raise VitletError(f"the task {name!r} needs a class {class_name} written in its own module; there is none.")
+
+
+def _source(module: str, name: str) -> Path:
+    """The file of a module, found as an import would find it, but without running its packages' code."""
+    if module.startswith("vitlet.tasks."):
+        return Path(__file__).with_name(module.rpartition(".")[2] + ".py")
+    parts = module.split(".")
+    folders: Sequence[str] | None = None
+    for depth in range(len(parts)):
+        spec = _spec(".".join(parts[: depth + 1]), folders)
+        if spec is None:
+            break
+        if depth == len(parts) - 1 and spec.origin is not None and spec.origin.endswith(".py"):
+            return Path(spec.origin)
+        folders = spec.submodule_search_locations
+    raise VitletError(
+        f"the task {name!r} is in a module {module} that is not there as a Python file. Install it again."
+    )
+
+
+def _spec(module: str, folders: Sequence[str] | None) -> ModuleSpec | None:
+    for finder in sys.meta_path:
+        spec: ModuleSpec | None = finder.find_spec(module, folders, None)
+        if spec is not None:
+            return spec
+    return None
 
 
 def _argument_help(docstring: str) -> dict[str, str]:

@@ -1,0 +1,82 @@
+"""Jigsaw: the joint assignment of tokens to cells."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from vitlet import VitletError
+from vitlet.geometry import grid_coords
+from vitlet.tasks.jigsaw import Jigsaw, assignment, jigsaw_loss, places_in_order
+from vitlet.testing import TaskSuite, token_grid
+
+HEIGHT, WIDTH = 3, 5
+COUNT = HEIGHT * WIDTH
+
+
+def slow_assignment(scores: list[list[float]], steps: int) -> list[list[float]]:
+    """Chances by the definition: divide rows by their sums, then columns and rows in turn."""
+    chances = [[math.exp(score) for score in row] for row in scores]
+    chances = [[each / sum(row) for each in row] for row in chances]
+    for _ in range(steps):
+        sums = [sum(row[cell] for row in chances) for cell in range(len(scores))]
+        chances = [[each / total for each, total in zip(row, sums, strict=True)] for row in chances]
+        chances = [[each / sum(row) for each in row] for row in chances]
+    return chances
+
+
+class TestJigsaw(TaskSuite):
+    """The common suite; ``slow_loss`` is the definition, by loops."""
+
+    task = Jigsaw
+    settings = ({}, {"steps": 0}, {"pool": "2x2"}, {"tap": "before_norm"})
+
+    def slow_loss(self, task: Jigsaw, tokens: Tensor, coords: Tensor) -> float:
+        total, (batch, _, height, width) = 0.0, tokens.shape
+        for image in range(batch):
+            pieces = tokens[image].flatten(1).T
+            chances = slow_assignment([task.head(piece).tolist() for piece in pieces], task.steps)
+            places = coords[image if len(coords) > 1 else 0].tolist()
+            for row, (down, right) in zip(chances, places, strict=True):
+                total -= math.log(row[int(down) * width + int(right)]) / (height * width)
+        return total / batch
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3, 50])
+def test_the_assignment_nears_a_doubly_stochastic_matrix(steps: int) -> None:
+    chances = assignment(torch.randn(2, COUNT, COUNT), steps).exp()
+    torch.testing.assert_close(chances.sum(2), torch.ones(2, COUNT))
+    columns = (chances.sum(1) - 1).abs().max().item()
+    assert columns > 0.1 if steps == 0 else columns < 0.1
+    if steps == 50:
+        assert columns < 1e-4
+
+
+def test_a_taken_cell_is_taken_from_the_others() -> None:
+    """Two tokens like cell 0; the first likes nothing else. Alone both choose it, together the second moves on."""
+    scores = torch.tensor([[[9.0, 0.0], [2.0, 1.0]]])
+    assert assignment(scores, 0).argmax(2).tolist() == [[0, 0]]
+    assert assignment(scores, 5).argmax(2).tolist() == [[0, 1]]
+    together = jigsaw_loss(scores, torch.tensor([[0, 1]]), 5)
+    assert together < jigsaw_loss(scores, torch.tensor([[0, 1]]), 0)
+
+
+def test_places_are_a_permutation_whatever_the_view() -> None:
+    regular = grid_coords(HEIGHT, WIDTH)
+    order = torch.randperm(COUNT)
+    assert places_in_order(regular[None], HEIGHT, WIDTH).tolist() == [list(range(COUNT))]
+    assert places_in_order(regular[order][None], HEIGHT, WIDTH)[0].tolist() == order.tolist()
+    between = torch.cartesian_prod(torch.tensor([-0.3, -0.25, 1.8]), torch.tensor([0.0, 0.1, 0.2, 2.6, 4.2]))[None]
+    assert places_in_order(between, HEIGHT, WIDTH).tolist() == [list(range(COUNT))]
+
+
+def test_refusals() -> None:
+    with pytest.raises(VitletError, match="0 or more Sinkhorn steps, found -1"):
+        Jigsaw(steps=-1)
+    suite = TestJigsaw()
+    task = suite.built()
+    with pytest.raises(VitletError, match=r"jigsaw has 3x5 cells to fill, found a grid of 4x5 tokens"):
+        task(token_grid(height=4, width=5))
