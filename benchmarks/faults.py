@@ -33,7 +33,7 @@ from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 from timing import Report
 
-from vitlet import engine, result
+from vitlet import engine
 from vitlet.checkpoint import Checkpoints
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.errors import VitletError
@@ -142,9 +142,8 @@ class Watch:
         Checkpoints.finish = self.during("save", Checkpoints.finish)  # type: ignore[method-assign]
         Path.rename = self.during("rename", Path.rename)  # type: ignore[method-assign]
         Path.replace = self.during("rename", Path.replace)  # type: ignore[method-assign]
-        engine.evaluate = self.during("evaluation", engine.evaluate)  # type: ignore[attr-defined]
-        engine.evaluate_tasks = self.during("evaluation", engine.evaluate_tasks)  # type: ignore[attr-defined]
-        result.evaluate = self.during("evaluation", result.evaluate)  # type: ignore[attr-defined]
+        engine.evaluate = self.during("evaluation", engine.evaluate)
+        engine.finish = self.during("evaluation", engine.finish)  # type: ignore[attr-defined]
 
 
 def start(

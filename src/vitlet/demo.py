@@ -9,6 +9,7 @@ import torch
 
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.engine import train
+from vitlet.evaluate import Scores
 from vitlet.result import RunResult
 from vitlet.runs import read_rows
 from vitlet.summary import demo_table, plot_curves, say
@@ -33,7 +34,7 @@ def digits_config() -> RunConfig:
     )
 
 
-def demo(root: Path = Path("runs")) -> dict[str, RunResult]:
+def demo(root: Path = Path("runs")) -> dict[str, RunResult[Scores]]:
     """Train both, then print a table and draw the curves."""
     torch.set_num_threads(1)  # so small a network gets slower with more
     number = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,19 +20,19 @@ from vitlet.data.images import Dataset
 from vitlet.data.randomness import mix_seed
 from vitlet.distributed import World, joined, local_device, synchronised
 from vitlet.errors import InterruptedRunError, LostProcessError, NotFiniteError, VitletError, first_line
-from vitlet.evaluate import evaluate, evaluate_tasks
+from vitlet.evaluate import Scores
 from vitlet.interrupts import Interrupts
+from vitlet.job import Job
 from vitlet.objective import Outcome
-from vitlet.prepare import Prepared, make_autocast, make_mix, prepare
+from vitlet.prepare import make_autocast, prepare
 from vitlet.progress import Reporter
-from vitlet.result import RunResult, finish, finished, score
-from vitlet.runs import RunFolder, read_config, resumed
-from vitlet.schedules import WarmupCosine
+from vitlet.result import Numbers, RunResult, finish, finished, score
+from vitlet.runs import Config, RunFolder, read_config, resumed
 from vitlet.state import Means, State
 from vitlet.trackers import open_trackers, require_trackers
 
 
-def train(config: RunConfig, dataset: Dataset | None = None, *, title: str = "train") -> RunResult:
+def train(config: RunConfig, dataset: Dataset | None = None, *, title: str = "train") -> RunResult[Scores]:
     """Train a classifier, with any tasks beside it; the folder it returns holds everything.
 
     Bad settings and unreadable images are refused before anything is written. Started by torchrun, or by
@@ -44,34 +44,58 @@ def train(config: RunConfig, dataset: Dataset | None = None, *, title: str = "tr
         dataset: images of your own (such as `vitlet.data.images.Arrays`) in place of ``config.data``.
         title: what the progress is called.
     """
+
+    def make(resolved: RunConfig, world: World) -> tuple[Job, Batches]:
+        prepared = prepare(resolved, dataset)
+        return prepared, training_batches(prepared, world)
+
+    return train_job(config, make, Scores, title=title)
+
+
+def train_job(
+    config: Config, make: Callable[[Config, World], tuple[Job, Batches]], kind: type[Numbers], *, title: str
+) -> RunResult[Numbers]:
+    """The same for any kind of run.
+
+    Args:
+        config: the settings.
+        make: from settings to what is trained and to this process's batches of it.
+        kind: of the numbers that an evaluation gives.
+        title: what the progress is called.
+    """
     with joined(sharded=_is_sharded(config)) as world:
         try:
-            return _train(config, dataset, world, title)
+            return _train(config, make, kind, world, title)
         except RuntimeError as problem:
             raise _lost_process(problem, world) or problem from problem
 
 
-def _train(config: RunConfig, dataset: Dataset | None, world: World, title: str) -> RunResult:
+def _train(
+    config: Config,
+    make: Callable[[Config, World], tuple[Job, Batches]],
+    kind: type[Numbers],
+    world: World,
+    title: str,
+) -> RunResult[Numbers]:
     require_trackers(config)
     if config.resume is not None:
         asked = config
         config = world.by_first(lambda: resumed(asked, _given(asked)))
-        if config.resume is not None and (end := finished(Path(config.resume))) is not None:
+        if config.resume is not None and (end := finished(Path(config.resume), kind)) is not None:
             return end
-    prepared = prepare(replace(config, device=local_device(config.device, world)), dataset)
-    batches = training_batches(prepared, world)
+    job, batches = make(replace(config, device=local_device(config.device, world)), world)
     folders: list[RunFolder] = []
 
     def open_folder() -> Path:
-        run = RunFolder.reopen(Path(config.resume)) if config.resume else RunFolder.create(prepared.config)
+        run = RunFolder.reopen(Path(config.resume)) if config.resume else RunFolder.create(job.config)
         folders.append(run)
         return run.path
 
     path = world.by_first(open_folder)
     try:
-        trainer = Trainer(prepared, batches, path, folders[0] if folders else None, world, title)
+        trainer = Trainer(job, batches, path, folders[0] if folders else None, world, title)
         trainer.run()
-        return finish(trainer.state, prepared, path, folders[0] if folders else None, world)
+        return finish(trainer.state, job, path, folders[0] if folders else None, world, kind)
     finally:
         for run in folders:
             run.close()
@@ -79,14 +103,14 @@ def _train(config: RunConfig, dataset: Dataset | None, world: World, title: str)
 
 def _given(config: RunConfig) -> dict[str, Any]:
     """The settings that differ from the usual ones."""
-    usual = RunConfig().to_dict()
+    usual = type(config)().to_dict()
     return {key: value for key, value in config.to_dict().items() if value != usual.get(key)}
 
 
 def _is_sharded(config: RunConfig) -> bool:
     """Whether this run, or the one it continues, spreads its weights over processes."""
     stored = Path(config.resume or "auto")
-    return config.fsdp or ((stored / "config.yaml").is_file() and read_config(stored).fsdp)
+    return config.fsdp or ((stored / "config.yaml").is_file() and read_config(stored, type(config)).fsdp)
 
 
 def _lost_process(problem: RuntimeError, world: World) -> VitletError | None:
@@ -101,11 +125,16 @@ def _lost_process(problem: RuntimeError, world: World) -> VitletError | None:
     return None
 
 
+def evaluate(job: Job, world: World, between: Callable[[], None], epoch: float) -> dict[str, float]:
+    """An epoch's validation numbers, as they are logged."""
+    return {f"val/{name}": value for name, value in job.validate(world, between, epoch).items()}
+
+
 class Trainer:
     """The loop.
 
     Args:
-        prepared: data, network and settings.
+        job: data, network and settings.
         batches: their order, and the batches themselves.
         path: of the run's folder.
         folder: the folder itself, in the first process.
@@ -114,18 +143,13 @@ class Trainer:
     """
 
     def __init__(
-        self, prepared: Prepared, batches: Batches, path: Path, folder: RunFolder | None, world: World, title: str
+        self, job: Job, batches: Batches, path: Path, folder: RunFolder | None, world: World, title: str
     ) -> None:
-        self.prepared, self.config, self.world, self.folder = prepared, prepared.config, world, folder
-        config, device = self.config, prepared.device
+        self.job, self.config, self.world, self.folder = job, job.config, world, folder
+        config = self.config
         self.order, self.loader = batches
-        self.state = State.begin(prepared, world)
-        self.autocast, self.mix = make_autocast(config, device), make_mix(config)
-        self.lr_at = WarmupCosine(
-            config.lr, config.epochs, config.warmup_epochs or 0.0, end=min(config.min_lr, config.lr)
-        )
-        val = prepared.dataset.val
-        self.val_loader = prepared.evaluation_loader(val, world) if val is not None else None
+        self.state = State.begin(job, world)
+        self.autocast, self.lr_at = make_autocast(config, job.device), job.learning_rate()
         self.interrupts, self.saved_at, self.saved = Interrupts(), time.monotonic(), ""
         self.checkpoints = Checkpoints(path / "checkpoints", config.checkpoint_hist)
         self.notes = self._restore() if config.resume else []
@@ -158,7 +182,7 @@ class Trainer:
                 place = f"epoch {self.state.epoch + 1}, after {self.state.step} of its {self.order.steps} steps"
                 path = self.checkpoints.folder.parent
                 raise InterruptedRunError(
-                    f"stopped in {place}. Nothing is lost; continue with: vitlet train --resume {path}"
+                    f"stopped in {place}. Nothing is lost; continue with: vitlet {self.config.JOB} --resume {path}"
                 ) from None
 
     def _epoch(self) -> None:
@@ -168,7 +192,7 @@ class Trainer:
         started, first = time.monotonic(), state.step
         self.state.module.train()
         if self.config.freeze:
-            self.prepared.model.eval()
+            self.job.model.eval()
         batches = iter(self.loader) if state.step < steps else iter(())
         while state.step < steps:
             stop, due = self._step(batches)
@@ -181,7 +205,7 @@ class Trainer:
         row: dict[str, Any] = {"epoch": state.epoch + 1, **state.means.over(self.world), "lr": self.lr_at(state.epoch)}
         row |= self._validate()
         row["images_per_second"] = (steps - first) * self.order.batch_size / max(seconds, 1e-9)
-        better = self.val_loader is not None and score(row) > max(map(score, state.rows), default=-math.inf)
+        better = self.job.validates and score(row) > max(map(score, state.rows), default=-math.inf)
         state.rows.append(row)
         state.epoch, state.step, state.means = state.epoch + 1, 0, Means()
         self._export(better)
@@ -191,7 +215,7 @@ class Trainer:
 
     def _step(self, batches: Iterator[Any]) -> tuple[bool, bool]:
         """One step of the optimizer; returns whether to stop, and whether to save."""
-        config, state, device = self.config, self.state, self.prepared.device
+        config, state = self.config, self.state
         now = state.epoch + state.step / self.order.steps
         weights = state.objective.weights(now)
         for group in state.optimizer.param_groups:
@@ -199,11 +223,9 @@ class Trainer:
         state.optimizer.zero_grad()
         outcomes: list[Outcome] = []
         for part in self.order.mine:
-            images, labels = next(batches)
+            batch = next(batches)
             torch.manual_seed(mix_seed(config.seed, self.step, part))  # of the network, the tasks and mixup
-            images = images.to(device, non_blocking=True)
-            labels = None if config.pretrain else labels.to(device, non_blocking=True)
-            images, labels = self.mix(images, labels)
+            images, labels = self.job.inputs(batch)
             with synchronised(state.module, part == self.order.mine[-1]):
                 with self.autocast():
                     outcome: Outcome = state.module(images, labels, weights)
@@ -262,26 +284,14 @@ class Trainer:
         )
 
     def _validate(self) -> dict[str, float]:
-        """An epoch's validation numbers: of the classifier, or of the tasks in pre-training."""
-        if self.val_loader is None:
+        """An epoch's validation numbers."""
+        if not self.job.validates:
             return {}
-        state, prepared = self.state, self.prepared
+        state = self.state
         state.module.eval()
         self.world.share(state.objective.buffers())
-        options: dict[str, Any] = {"device": prepared.device, "autocast": self.autocast, "world": self.world}
         with state.averaged():
-            if self.config.pretrain:
-                weights = state.objective.weights(state.epoch + 1)
-                found = evaluate_tasks(
-                    state.objective, self.val_loader, weights=weights, between=self._stop_if_asked, **options
-                )
-            else:
-                classes = len(prepared.dataset.classes)
-                scores = evaluate(
-                    state.classify, self.val_loader, classes=classes, between=self._stop_if_asked, **options
-                )
-                found = scores.to_dict()
-        return {f"val/{name}": value for name, value in found.items()}
+            return evaluate(self.job, self.world, self._stop_if_asked, state.epoch + 1)
 
     def _stop_if_asked(self) -> None:
         if self.world.largest([self.interrupts.pending()])[0]:
@@ -290,7 +300,7 @@ class Trainer:
     def _patience_is_over(self) -> bool:
         """Whether the best epoch lies too far back."""
         rows, patience = self.state.rows, self.config.patience
-        if patience is None or self.val_loader is None or not rows:
+        if patience is None or not self.job.validates or not rows:
             return False
         best = max(rows, key=lambda row: (score(row), -row["epoch"]))
         return int(rows[-1]["epoch"]) - int(best["epoch"]) >= patience
@@ -310,7 +320,7 @@ class Trainer:
     def _write_weights(self, weights: Mapping[str, Tensor], names: list[str]) -> None:
         assert self.folder is not None
         for name in names:
-            self.folder.write_text(f"{name}/config.json", self.prepared.description)
+            self.folder.write_text(f"{name}/config.json", self.job.description)
             self.folder.write(f"{name}/model.safetensors", lambda path: save_tensors(weights, path))
 
     def _save_is_due(self) -> bool:
@@ -324,12 +334,11 @@ class Trainer:
         name = f"step-{self.step:08d}" + ("" if self.state.step else "-evaluated")
         if self.saved == name:
             return
-        dataset = self.prepared.dataset
         about = {
             "step": self.step,
             "epoch": self.state.epoch,
-            "images": len(dataset.train),
-            "classes": list(dataset.classes),
+            "images": self.job.images,
+            "classes": list(self.job.classes),
             "processes": self.world.size,
             "config": self.config.to_dict(),
         }
@@ -342,10 +351,9 @@ class Trainer:
         checkpoint, notes = self.world.by_first(self.checkpoints.newest)
         if checkpoint is None:
             return ["no checkpoint was saved before the run ended: from the start"]
-        dataset = self.prepared.dataset
         for name, had, has in (
-            ("classes", checkpoint.about["classes"], list(dataset.classes)),
-            ("training images", checkpoint.about["images"], len(dataset.train)),
+            ("classes", checkpoint.about["classes"], list(self.job.classes)),
+            ("training images", checkpoint.about["images"], self.job.images),
         ):
             if had != has:
                 raise VitletError(f"cannot continue {checkpoint.path}: its {name} were {had}, the data now has {has}.")

@@ -41,14 +41,14 @@ class Scores:
         """The plain numbers."""
         return {name: getattr(self, name) for name in ("count", "top1", "top5", "balanced", "loss")}
 
-    @staticmethod
-    def from_dict(numbers: Mapping[str, float]) -> Scores:
+    @classmethod
+    def from_dict(cls, numbers: Mapping[str, float]) -> Scores:
         """From the numbers of `to_dict`."""
         top1, top5, balanced, loss = (numbers[name] for name in ("top1", "top5", "balanced", "loss"))
         return Scores(int(numbers["count"]), top1, top5, balanced, loss)
 
 
-def _nothing() -> None:
+def nothing() -> None:
     """Between batches, nobody wants anything."""
 
 
@@ -61,7 +61,7 @@ def evaluate(
     device: torch.device,
     autocast: Callable[[], AbstractContextManager[Any]],
     world: World = World(),
-    between: Callable[[], None] = _nothing,
+    between: Callable[[], None] = nothing,
 ) -> Scores:
     """Accuracies and loss of a network, exact over all images that the processes' loaders hold together.
 
@@ -104,7 +104,7 @@ def evaluate_tasks(
     device: torch.device,
     autocast: Callable[[], AbstractContextManager[Any]],
     world: World = World(),
-    between: Callable[[], None] = _nothing,
+    between: Callable[[], None] = nothing,
 ) -> dict[str, float]:
     """Mean loss and metrics of the tasks alone; what they sample is the same every time."""
     sums: dict[str, float] = defaultdict(float)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from vitlet.data.randomness import mix_seed
 from vitlet.data.sources import load_dataset, load_unlabelled
 from vitlet.distributed import World
 from vitlet.errors import VitletError
+from vitlet.evaluate import Scores, evaluate, evaluate_tasks, nothing
 from vitlet.feeding import choose_crop, class_weights, data_request, keep_splits
 from vitlet.models.factory import build_model, data_statistics, describe_for_timm
 from vitlet.models.initialise import (
@@ -31,9 +33,9 @@ from vitlet.models.initialise import (
     position_names,
     switch_positions_off,
 )
-from vitlet.objective import Objective, Term
+from vitlet.objective import Objective, Outcome, Term
 from vitlet.runs import run_weights
-from vitlet.schedules import Constant, Ramp, Schedule
+from vitlet.schedules import Constant, Ramp, Schedule, WarmupCosine
 from vitlet.tasks.declared import load_task
 from vitlet.term_view import make_view
 
@@ -49,11 +51,112 @@ class Prepared:
     description: str
     device: torch.device
     notes: tuple[str, ...] = ()
+    _loader: Any = None
 
     @property
     def model(self) -> nn.Module:
         """The network without its task heads."""
         return self.objective.backbone.model
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(self.dataset.classes)
+
+    @property
+    def images(self) -> int:
+        """Number of training images."""
+        return len(self.dataset.train)
+
+    @property
+    def data_note(self) -> str:
+        """What the data is, in a sentence."""
+        return self.dataset.note
+
+    @property
+    def validates(self) -> bool:
+        """Whether there are validation images."""
+        return self.dataset.val is not None
+
+    @property
+    def tests(self) -> bool:
+        """Whether there are labelled test images."""
+        return self.dataset.test is not None and not self.config.pretrain
+
+    @cached_property
+    def mix(self) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
+        """Mixup and cutmix of a batch."""
+        return make_mix(self.config)
+
+    def inputs(self, batch: Any) -> tuple[Tensor, Tensor | None]:
+        """Images and labels of a batch on the device, mixed; no labels in pre-training."""
+        images, labels = batch
+        images = images.to(self.device, non_blocking=True)
+        labels = None if self.config.pretrain else labels.to(self.device, non_blocking=True)
+        return self.mix(images, labels)
+
+    def example(self) -> tuple[Tensor, Tensor | None]:
+        """Two images of noise, of the first class."""
+        assert self.config.img_size is not None
+        images = torch.randn(2, self.config.in_chans, *self.config.img_size, device=self.device)
+        return images, None if self.config.pretrain else torch.zeros(2, dtype=torch.long, device=self.device)
+
+    def learning_rate(self) -> Schedule:
+        """Warm-up, then a cosine."""
+        config = self.config
+        return WarmupCosine(config.lr, config.epochs, config.warmup_epochs or 0.0, end=min(config.min_lr, config.lr))
+
+    def classify(self, images: Tensor) -> Tensor:
+        """Class scores, as the exported network gives them; a sharded one can only be called as a whole."""
+        if not self.config.fsdp:
+            logits: Tensor = self.model(images)
+            return logits
+        outcome: Outcome = self.objective(images, None, {})
+        assert outcome.logits is not None
+        return outcome.logits
+
+    @cached_property
+    def _autocast(self) -> Callable[[], AbstractContextManager[Any]]:
+        return make_autocast(self.config, self.device)
+
+    def validate(self, world: World, between: Callable[[], None], epoch: float) -> dict[str, float]:
+        """The validation numbers of the classifier, or of the tasks in pre-training."""
+        loader = self._validation_loader(world)
+        if self.config.pretrain:
+            weights = self.objective.weights(epoch)
+            return evaluate_tasks(
+                self.objective,
+                loader,
+                weights=weights,
+                device=self.device,
+                autocast=self._autocast,
+                world=world,
+                between=between,
+            )
+        return self._evaluate(loader, world, between).to_dict()
+
+    def test(self, world: World) -> Scores:
+        """Scores on the test images."""
+        assert self.dataset.test is not None
+        return self._evaluate(self.evaluation_loader(self.dataset.test, world), world, nothing)
+
+    def _evaluate(self, loader: Any, world: World, between: Callable[[], None]) -> Scores:
+        return evaluate(
+            self.classify,
+            loader,
+            classes=len(self.classes),
+            device=self.device,
+            autocast=self._autocast,
+            world=world,
+            between=between,
+        )
+
+    def _validation_loader(self, world: World) -> Any:
+        """One for the whole run: its loading processes stay."""
+        if self._loader is None:
+            assert self.dataset.val is not None
+            self._loader = self.evaluation_loader(self.dataset.val, world)
+        return self._loader
 
     def evaluation_loader(self, images: ImageSet, world: World) -> Any:
         """This process's share of these images, as evaluation sees them."""

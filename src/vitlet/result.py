@@ -7,15 +7,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 from safetensors.torch import load_file
 
 from vitlet.distributed import World
 from vitlet.errors import VitletError
-from vitlet.evaluate import Scores, evaluate
+from vitlet.job import Job, Measured
 from vitlet.objective import Objective
-from vitlet.prepare import Prepared, make_autocast
 from vitlet.runs import RunFolder
 from vitlet.sharded_checkpoint import fill_weights
 from vitlet.state import State
@@ -24,74 +23,76 @@ DWARFS = 3.0
 """A task whose weighted loss is, over the run, this many times the main loss is said to dwarf it."""
 
 
+BEST = ("val/top1", "val/box_AP", "val/mIoU")
+"""What the best epoch has most of; a run has one of them."""
+
+Numbers = TypeVar("Numbers", bound=Measured)
+
+
 @dataclass(frozen=True)
-class RunResult:
+class RunResult(Generic[Numbers]):
     """Where a run lies, its final numbers, and sentences worth reading."""
 
     path: Path
     best_epoch: int
-    val: Scores | None
-    test: Scores | None
+    val: Numbers | None
+    test: Numbers | None
     note: str
     tasks: dict[str, float]
     warnings: tuple[str, ...]
 
 
 def score(row: Mapping[str, Any]) -> float:
-    """What the best epoch has most of: validation accuracy, or in pre-training the negative validation loss."""
-    return float(row.get("val/top1", -row.get("val/loss", math.inf)))
+    """What the best epoch has most of, by `BEST`; in pre-training the negative validation loss."""
+    known = next((row[key] for key in BEST if key in row), None)
+    return float(-row.get("val/loss", math.inf) if known is None else known)
 
 
-def finish(state: State, prepared: Prepared, path: Path, folder: RunFolder | None, world: World) -> RunResult:
+def finish(
+    state: State, job: Job, path: Path, folder: RunFolder | None, world: World, kind: type[Numbers]
+) -> RunResult[Numbers]:
     """Test the best weights once and write the result."""
-    rows, dataset = state.rows, prepared.dataset
+    rows, classes = state.rows, list(job.classes)
     val, test = None, None
     best = rows[-1]  # without validation images the last epoch is the result
-    if dataset.val is not None:
+    if job.validates:
         best = max(rows, key=lambda row: (score(row), -row["epoch"]))
-    if "val/top1" in best:
-        val = Scores.from_dict({key.removeprefix("val/"): best[key] for key in best if key.startswith("val/")})
-    if dataset.test is not None and not prepared.config.pretrain:
+    if any(key in best for key in BEST):
+        val = kind.from_dict({key.removeprefix("val/"): best[key] for key in best if key.startswith("val/")})
+    if job.tests:
         weights = load_file(path / ("last" if val is None else "best") / "model.safetensors")
         if state.sharded:
-            fill_weights(prepared.model, weights)
+            fill_weights(job.model, weights)
         else:
-            prepared.model.load_state_dict(weights)
+            job.model.load_state_dict(weights)
         state.module.eval()
-        test = evaluate(
-            state.classify,
-            prepared.evaluation_loader(dataset.test, world),
-            classes=len(dataset.classes),
-            device=prepared.device,
-            autocast=make_autocast(prepared.config, prepared.device),
-            world=world,
-        )
-    warnings = [*prepared.notes, *_warnings(state.objective, rows)]
-    if len(rows) < prepared.config.epochs:
-        warnings.append(f"stopped after {len(rows)} epochs: none of the last {prepared.config.patience} was better")
+        test = cast(Numbers, job.test(world))
+    warnings = [*job.notes, *_warnings(state.objective, rows)]
+    if len(rows) < job.config.epochs:
+        warnings.append(f"stopped after {len(rows)} epochs: none of the last {job.config.patience} was better")
     result = {
         "best_epoch": best["epoch"],
         "val": val.to_dict() if val else None,
         "test": test.to_dict() if test else None,
-        "test_per_class": dict(zip(dataset.classes, test.per_class, strict=True)) if test else None,
-        "classes": list(dataset.classes),
-        "data": dataset.note,
+        "test_per_class": dict(zip(classes, test.per_class, strict=True)) if test else None,
+        "classes": classes,
+        "data": job.data_note,
         "tasks": _task_numbers(rows[-1]),
         "warnings": warnings,
     }
     if folder is not None:
         folder.write_text("result.json", json.dumps(result, indent=2, ensure_ascii=False))
-    return RunResult(path, best["epoch"], val, test, dataset.note, result["tasks"], tuple(warnings))
+    return RunResult(path, best["epoch"], val, test, job.data_note, result["tasks"], tuple(warnings))
 
 
-def finished(path: Path) -> RunResult | None:
+def finished(path: Path, kind: type[Numbers]) -> RunResult[Numbers] | None:
     """The result of a run that has come to its end."""
     file = path / "result.json"
     if not file.is_file():
         return None
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-        val, test = (Scores.from_dict(found[split]) if found[split] else None for split in ("val", "test"))
+        val, test = (kind.from_dict(found[split]) if found[split] else None for split in ("val", "test"))
         notes = (*found["warnings"], "the run was finished already; nothing was trained")
         return RunResult(path, int(found["best_epoch"]), val, test, found["data"], found["tasks"], notes)
     except (ValueError, KeyError, TypeError) as problem:

@@ -16,8 +16,9 @@ from vitlet.averaging import Average
 from vitlet.checkpoint import STATE, Checkpoint, save_tensors
 from vitlet.distributed import World, replicate, shard
 from vitlet.errors import VitletError, first_line
+from vitlet.job import Job
 from vitlet.objective import Objective, Outcome
-from vitlet.prepare import Prepared, make_optimizer
+from vitlet.prepare import make_optimizer
 from vitlet.sharded_checkpoint import load_shards, save_shards, whole_weights
 
 WEIGHTS, AVERAGE = "objective.safetensors", "average.safetensors"
@@ -62,6 +63,7 @@ class State:
     """What a run has come to.
 
     Attributes:
+        model: what is averaged and exported.
         module: the objective as it is called: itself, or spread over the processes.
         epoch: epochs that are done and evaluated.
         step: steps done of the epoch under way.
@@ -69,6 +71,7 @@ class State:
     """
 
     objective: Objective
+    model: nn.Module
     module: nn.Module
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
@@ -80,29 +83,20 @@ class State:
     means: Means = field(default_factory=Means)
 
     @staticmethod
-    def begin(prepared: Prepared, world: World) -> State:
+    def begin(job: Job, world: World) -> State:
         """The state before the first step."""
-        config, objective, device = prepared.config, prepared.objective, prepared.device
+        config, objective, device = job.config, job.objective, job.device
         module: nn.Module = objective
         if config.fsdp:
             shard(objective, objective.backbone)
         elif world.size > 1:
-            module = replicate(objective, device, unused=_has_unused(prepared))
+            module = replicate(objective, device, unused=_has_unused(job))
         if config.compile:
             objective.compile()
         optimizer = make_optimizer(objective, config)
         scaler = torch.amp.GradScaler(device.type, enabled=config.amp and config.amp_dtype == "float16")
-        average = Average(prepared.model, config.model_ema_decay) if config.model_ema else None
-        return State(objective, module, optimizer, scaler, average, config.fsdp)
-
-    def classify(self, images: Tensor) -> Tensor:
-        """Class scores, as the exported network gives them; a sharded one can only be called as a whole."""
-        if not self.sharded:
-            logits: Tensor = self.objective.backbone.model(images)
-            return logits
-        outcome: Outcome = self.objective(images, None, {})
-        assert outcome.logits is not None
-        return outcome.logits
+        average = Average(job.model, config.model_ema_decay) if config.model_ema else None
+        return State(objective, job.model, module, optimizer, scaler, average, config.fsdp)
 
     def averaged(self) -> AbstractContextManager[None]:
         """Inside, the network holds the weights that are evaluated and exported."""
@@ -110,9 +104,8 @@ class State:
 
     def weights(self) -> dict[str, Tensor]:
         """The network's weights to export; of a sharded one all processes ask at once, and the first gets them."""
-        model = self.objective.backbone.model
         with self.averaged():
-            found = whole_weights(model) if self.sharded else model.state_dict()
+            found = whole_weights(self.model) if self.sharded else self.model.state_dict()
             return {name: tensor.detach().cpu().clone() for name, tensor in found.items()}
 
     def write(self, folder: Path, world: World) -> None:
@@ -153,15 +146,12 @@ class State:
             raise VitletError(f"cannot continue from {checkpoint.path}: {first_line(problem)}.") from problem
 
 
-def _has_unused(prepared: Prepared) -> bool:
+def _has_unused(job: Job) -> bool:
     """Whether some parameters get no gradient, tried on noise; DDP has to be told, or it waits for them."""
-    config, objective = prepared.config, prepared.objective
+    objective = job.objective
     before = {name: buffer.clone() for name, buffer in objective.named_buffers()}
-    assert config.img_size is not None
-    images = torch.randn(2, config.in_chans, *config.img_size, device=prepared.device)
-    labels = None if config.pretrain else torch.zeros(2, dtype=torch.long, device=prepared.device)
     objective.train()
-    objective(images, labels, objective.weights(0.0)).loss.backward()
+    objective(*job.example(), objective.weights(0.0)).loss.backward()
     unused = any(p.requires_grad and p.grad is None for p in objective.parameters())
     objective.zero_grad()
     for name, buffer in objective.named_buffers():

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vitlet.tasks.declared import Option
 
 
-def print_result(result: RunResult) -> None:
+def print_result(result: RunResult[Scores]) -> None:
     """A run's final numbers, where it lies, and its warnings."""
     rows = {name: scores for name, scores in (("validation", result.val), ("test", result.test)) if scores is not None}
     if rows:
@@ -44,7 +44,7 @@ def print_result(result: RunResult) -> None:
     say(f"curves: {draw_run(result.path)}")
 
 
-def demo_table(results: Mapping[str, RunResult]) -> None:
+def demo_table(results: Mapping[str, RunResult[Scores]]) -> None:
     """Several runs side by side: tested once, with the weights that were best on the validation images."""
     table = _table("best epoch", "validation %", "test %", "run", first="training")
     for name, result in results.items():
