@@ -121,7 +121,7 @@ class Stage(nn.Module):
         """``(B, C, H, W)`` to tokens ``(B, P + N, C)`` and the size of their grid."""
         tokens, size = self.patch_embed(maps)
         if self.cls_token is not None:
-            tokens = torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], dim=1)
+            tokens = torch.cat([self.cls_token.expand(tokens.shape[0], -1, -1), tokens], dim=1)
         for block in self.blocks:
             tokens = checkpoint(block, tokens, size) if self.grad_checkpointing else block(tokens, size)
         return tokens, size
