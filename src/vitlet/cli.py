@@ -17,6 +17,7 @@ COMMANDS = {
     "evaluate": ("evaluate RUN [DATA]", "accuracy of a run's best weights"),
     "predict": ("predict RUN IMAGE...", "classes of images, as a table or JSON"),
     "explain": ("explain RUN --images IMAGE", "pictures of what a network attends to, and how far"),
+    "report": ("report RUN...", "one HTML file on one run or several: numbers, curves, mistakes, pictures"),
     "scan": ("scan DATA", "what is in a dataset, what is wrong with it, what it suggests"),
     "plan": ("plan [DATA]", "memory, time and cost of a run before it is run, on this machine or another"),
     "tasks": ("tasks", "the tasks that can be trained beside the labels, and their options"),

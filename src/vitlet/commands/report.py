@@ -1,0 +1,31 @@
+"""``vitlet report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vitlet.flags import Parser
+
+
+def run(words: list[str]) -> int:
+    """Run the command."""
+    parser = Parser(
+        prog="vitlet report",
+        description="One HTML file that opens anywhere: what was trained, how well it does, where it goes wrong, what"
+        " it looks at. Several runs are shown side by side. A run that is still training works.",
+    )
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="run folders")
+    parser.add_argument(
+        "--output", metavar="FILE", help="the HTML file [RUN/report.html; of several runs report.html here]"
+    )
+    parser.add_argument("--images", metavar="N", type=int, default=5000, help="predict at most so many images [5000]")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps [auto]")
+    chosen = parser.parse_all(words)
+    from vitlet.report.page import report_runs
+    from vitlet.summary import say
+
+    runs = [Path(run) for run in chosen.runs]
+    output = Path(chosen.output or (runs[0] / "report.html" if len(runs) == 1 else "report.html"))
+    # A folder that is no run but holds runs (a study) branches off here, before it is refused.
+    say(f"report: {report_runs(runs, output, most=chosen.images, device=chosen.device)}")
+    return 0
