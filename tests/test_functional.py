@@ -118,6 +118,7 @@ def gradient(loss: Loss, said: Tensor) -> tuple[Tensor, Tensor]:
     return value.detach(), found
 
 
+@pytest.mark.heavy
 @EVERY
 def test_compiles_without_a_graph_break(name: str) -> None:
     shape, loss = cases()[name]
@@ -159,6 +160,7 @@ class Exported(nn.Module):
         return self.loss(said)
 
 
+@pytest.mark.heavy
 @EVERY
 def test_can_be_exported(name: str) -> None:
     shape, loss = cases()[name]

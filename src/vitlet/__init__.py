@@ -16,6 +16,8 @@ __version__ = "0.1.0.dev0"
 if TYPE_CHECKING:
     from vitlet import functional as functional
     from vitlet import testing as testing
+    from vitlet.attached import Attached as Attached
+    from vitlet.attached import attach as attach
     from vitlet.backbone import LayerBackbone as LayerBackbone
     from vitlet.backbone import TimmBackbone as TimmBackbone
     from vitlet.config import RunConfig as RunConfig
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Angle": "vitlet.tasks.angle",
+    "Attached": "vitlet.attached",
     "AttentionDistance": "vitlet.tasks.attention_distance",
     "AttentionSimilarity": "vitlet.tasks.attention_similarity",
     "Chain": "vitlet.views",
@@ -65,6 +68,7 @@ _HOME = {
     "TimmBackbone": "vitlet.backbone",
     "TimmTrainingTask": "vitlet.timm_task",
     "VitletError": "vitlet.errors",
+    "attach": "vitlet.attached",
     "train": "vitlet.engine",
 }
 

@@ -9,19 +9,18 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vitlet.attention import AttentionMap
 from vitlet.capture import EXPLICIT_TOKENS, Tap, listening
-from vitlet.errors import VitletError, first_line, nearest
+from vitlet.errors import VitletError, first_line
 from vitlet.features import Features, Grid, Needs, Shapes
+from vitlet.layer_grid import GridPlace, Layout, require_layer, shape_of
 from vitlet.survey import Survey, survey
 from vitlet.views import PlainView, View, ViewMaker
-
-Layout = Literal["auto", "NCHW", "NHWC", "NLC"]
 
 SAME_SIZE = " Pass the img_size and in_chans that the model was made with."
 OTHER_SIZE = (
@@ -53,16 +52,8 @@ class Backbone(nn.Module):
         """Sizes of all grids, from one pass over an empty image; also refuses grids no spatial task can use."""
         seen = view(self._empty())
         height, width = seen.images.shape[2:]
-        try:
-            with self._quiet():
-                features = self(seen, needs)
-        except VitletError:
-            raise
-        except Exception as problem:  # the network's own complaint: any type, any model
-            raise VitletError(
-                f"{self.describe()} cannot take {self.in_chans}-channel images of {height}x{width} pixels:"
-                f" {first_line(problem)}." + (OTHER_SIZE if (height, width) != self.img_size else SAME_SIZE)
-            ) from problem
+        with self._explained(height, width), self._quiet():
+            features = self(seen, needs)
         last = features.last.shape
         if min(last.height, last.width) < 2:
             raise VitletError(
@@ -72,6 +63,19 @@ class Backbone(nn.Module):
             )
         normed = features.after_norm.shape if features.after_norm else None
         return Shapes(last, normed, tuple(grid.shape for grid in features.every))
+
+    @contextmanager
+    def _explained(self, height: int, width: int) -> Iterator[None]:
+        """Inside, the network's own complaint about images of this size becomes a sentence."""
+        try:
+            yield
+        except VitletError:
+            raise
+        except Exception as problem:  # any type, any model
+            raise VitletError(
+                f"{self.describe()} cannot take {self.in_chans}-channel images of {height}x{width} pixels:"
+                f" {first_line(problem)}." + (OTHER_SIZE if (height, width) != self.img_size else SAME_SIZE)
+            ) from problem
 
     def _empty(self) -> Tensor:
         """A black image."""
@@ -208,7 +212,7 @@ class TimmBackbone(Backbone):
             if final.ndim == 4 and final.shape[1:3] == (height, width):
                 return final.permute(0, 3, 1, 2)
         raise VitletError(
-            f"{self.describe()} hands its head {_shape_of(final)}, which is not its {height}x{width} token grid:"
+            f"{self.describe()} hands its head {shape_of(final)}, which is not its {height}x{width} token grid:"
             " tokens after the final norm cannot be had. Use tap 'before_norm'."
         )
 
@@ -236,15 +240,10 @@ class LayerBackbone(Backbone):
         prefix_tokens: int = 0,
     ) -> None:
         super().__init__(model, img_size=img_size, in_chans=in_chans)
-        layers = dict(model.named_modules())
-        if layer not in layers or not layer:
-            raise VitletError(
-                f"{self.describe()} has no layer {layer!r}.{nearest(layer, layers)}"
-                " List them with: [name for name, _ in model.named_modules()]."
-            )
-        self.layer, self.layout, self.prefix_tokens = layer, layout, prefix_tokens
+        module = require_layer(model, layer, self.describe())
+        self.layer, self.place = layer, GridPlace(layer, layout, prefix_tokens)
         self._outputs: list[Any] = []
-        self._hook = layers[layer].register_forward_hook(self._keep)
+        self._hook = module.register_forward_hook(self._keep)
 
     def _keep(self, module: nn.Module, inputs: Any, output: Any) -> None:
         self._outputs.append(output)
@@ -268,33 +267,13 @@ class LayerBackbone(Backbone):
         logits = self.model(view.images)
         if not self._outputs:
             raise VitletError(f"the layer {self.layer!r} did not run in the forward pass of {self.describe()}.")
-        tokens = self._grid(self._outputs.pop(), *view.images.shape[2:])
+        output = self._outputs.pop()
         self._outputs.clear()
+        tokens = self.place.read(output, *view.images.shape[2:])
+        if tokens is None:
+            raise self.place.refusal(shape_of(output), *view.images.shape[2:])
         logits = getattr(logits, "logits", logits)  # Hugging Face models answer with a record
         return Features(images=view.images, last=Grid(tokens, view.coords(*tokens.shape[2:])), logits=logits)
-
-    def _grid(self, output: Any, height: int, width: int) -> Tensor:
-        """The layer's output as ``(B, C, H, W)``; a grid has the aspect of the image it came from."""
-        if isinstance(output, (tuple, list)) and output and isinstance(output[0], Tensor):
-            output = output[0]
-        if isinstance(output, Tensor) and output.ndim == 3 and self.layout in ("auto", "NLC"):
-            tokens = output.shape[1] - self.prefix_tokens
-            rows = max(1, round((tokens * height / width) ** 0.5)) if tokens > 0 else 0
-            if rows and tokens % rows == 0 and rows * width == tokens // rows * height:
-                patches = output[:, self.prefix_tokens :]
-                return patches.transpose(1, 2).reshape(len(output), -1, rows, tokens // rows)
-        if isinstance(output, Tensor) and output.ndim == 4 and self.layout != "NLC":
-            first = output.shape[2] * width == output.shape[3] * height
-            second = output.shape[1] * width == output.shape[2] * height
-            if self.layout == "NCHW" or (self.layout == "auto" and first and not second):
-                return output
-            if self.layout == "NHWC" or (self.layout == "auto" and second and not first):
-                return output.permute(0, 3, 1, 2)
-        raise VitletError(
-            f"the output of layer {self.layer!r} is {_shape_of(output)}, which cannot be read as a grid over"
-            f" {height}x{width} images with {self.prefix_tokens} prefix tokens."
-            " Name another layer, or say its layout ('NCHW', 'NHWC', 'NLC') and prefix_tokens."
-        )
 
 
 def model_img_size(model: nn.Module) -> tuple[int, int]:
@@ -304,7 +283,3 @@ def model_img_size(model: nn.Module) -> tuple[int, int]:
         config = getattr(model, "pretrained_cfg", None) or {}
         size = (config.get("input_size") or (3, 224, 224))[1:]
     return int(size[0]), int(size[1])
-
-
-def _shape_of(output: Any) -> str:
-    return f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"

@@ -145,8 +145,14 @@ class _SurveyMode(TorchFunctionMode):
         self.stack.pop()
 
 
-def survey(model: Any, images: Tensor) -> Survey:
-    """Run a network on these images (several, so that their number shows) and sort its attention calls."""
+def survey(model: Any, images: Tensor, grids: set[tuple[int, int]] | None = None) -> Survey:
+    """Run a network on these images (several, so that their number shows) and sort its attention calls.
+
+    Args:
+        model: any module if its ``grids`` (rows and columns) are known, else a timm model, which is asked for them.
+        images: ``(B, channels, height, width)``.
+        grids: the token grids that maps may be over.
+    """
     mode = _SurveyMode()
     handles = []
     for name, module in model.named_modules():
@@ -154,11 +160,14 @@ def survey(model: Any, images: Tensor) -> Survey:
         handles.append(module.register_forward_hook(mode.leave, always_call=True))
     try:
         with torch.no_grad(), mode:
-            _, maps = model.forward_intermediates(images, norm=False, output_fmt="NCHW")
+            if grids is None:
+                _, maps = model.forward_intermediates(images, norm=False, output_fmt="NCHW")
+                grids = {(int(grid.shape[2]), int(grid.shape[3])) for grid in maps}
+            else:
+                model(images)
     finally:
         for handle in handles:
             handle.remove()
-    grids = {(int(grid.shape[2]), int(grid.shape[3])) for grid in maps}
     layers: list[Layer] = []
     others: list[str] = []
     for call in mode.calls:
