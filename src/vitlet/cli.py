@@ -18,6 +18,8 @@ COMMANDS = {
     "predict": ("predict RUN IMAGE...", "classes of images, as a table or JSON"),
     "explain": ("explain RUN --images IMAGE", "pictures of what a network attends to, and how far"),
     "report": ("report RUN...", "one HTML file on one run or several: numbers, curves, mistakes, pictures"),
+    "recipes": ("recipes [NAME]", "every published setting; `vitlet train --recipe NAME` runs one"),
+    "study": ("study FILE|TABLE", "a grid of runs, or a paper's table, with seeds and intervals; restartable"),
     "scan": ("scan DATA", "what is in a dataset, what is wrong with it, what it suggests"),
     "plan": ("plan [DATA]", "memory, time and cost of a run before it is run, on this machine or another"),
     "tasks": ("tasks", "the tasks that can be trained beside the labels, and their options"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from vitlet.errors import VitletError
 from vitlet.flags import Parser, add_run_flags, run_settings
 
 if TYPE_CHECKING:
     from vitlet.config import RunConfig
+    from vitlet.recipes import Scale
 
 
 def run(words: list[str]) -> int:
@@ -25,17 +27,45 @@ def run(words: list[str]) -> int:
 def run_config(program: str, about: str, words: list[str], **fixed: bool) -> RunConfig:
     """The settings that a command line gives."""
     parser = Parser(prog=program, description=about)
+    parser.add_argument("--recipe", metavar="NAME", help="start from a published setting, see `vitlet recipes`")
+    parser.add_argument("--scale", choices=("full", "small"), help="of a recipe: as published, or for one core [full]")
     add_run_flags(parser)
-    settings = run_settings(parser.parse_all(words))
+    chosen = parser.parse_all(words)
+    recipe, scale = vars(chosen).pop("recipe"), vars(chosen).pop("scale")
+    settings = run_settings(chosen)
     from vitlet.config import RunConfig
 
     given = {**settings, **fixed}
+    if recipe is not None:
+        given = _recipe_settings(recipe, scale or "full", given)
+    elif scale is not None:
+        raise VitletError("--scale is the size of a recipe; name one with --recipe.")
     config = RunConfig.from_dict(given, source=program)
     if config.resume is not None and "RANK" not in os.environ:  # of several processes, only the first may look
         from vitlet.runs import resumed
 
         return resumed(config, given)
     return config
+
+
+def _recipe_settings(name: str, scale: Scale, given: dict[str, Any]) -> dict[str, Any]:
+    """A recipe's settings with those given over them; of a recipe in two phases, those of the phase asked for."""
+    from vitlet.recipes import find_recipe
+    from vitlet.studies.definition import join
+
+    values = find_recipe(name).values(scale)
+    first = values.pop("first", None)
+    size = "" if scale == "full" else f" --scale {scale}"
+    if given.get("pretrain"):
+        if first is None:
+            raise VitletError(f"{name} has no pre-training. Run it with: vitlet train --recipe {name}{size}")
+        return join(first, given)
+    if first is not None and "init" not in given:
+        raise VitletError(
+            f"{name} begins with a pre-training. Run: vitlet pretrain --recipe {name}{size} --output FIRST, then:"
+            f" vitlet train --recipe {name}{size} --init FIRST"
+        )
+    return join(values, given)
 
 
 def start(config: RunConfig, command: list[str]) -> int:

@@ -1,0 +1,100 @@
+"""``vitlet study``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitlet.errors import VitletError
+from vitlet.flags import Parser
+
+if TYPE_CHECKING:
+    import argparse
+
+    from vitlet.studies.definition import Cell, Study
+    from vitlet.studies.scheduler import Engine, Place
+
+
+def run(words: list[str]) -> int:
+    """Run the command; 1 if a cell failed or cannot run."""
+    chosen = _parser().parse_all(words)
+    from vitlet.studies.named import find_study
+    from vitlet.studies.records import finished_cells
+    from vitlet.studies.scheduler import Place, run_study
+    from vitlet.studies.table import Board
+
+    study, file = find_study(chosen.study, scale=chosen.scale, seeds=chosen.seeds)
+    output = Path(chosen.output) if chosen.output else file.parent
+    place = Place(file, output, Path(chosen.work) / study.name, Path(chosen.data_dir) if chosen.data_dir else None)
+    done = finished_cells(study, output)
+    cells = [cell for cell in study.cells() if cell not in done and chosen.only in cell.name]
+    with Board(study, place.work, len(done)) as board:
+        board.say(f"{study.title}: {len(done)} cells are done, {len(cells)} to run; runs in {place.work}")
+        if chosen.list:
+            for cell in cells:
+                board.say(cell.name)
+            return 0
+        absent = _absent(study, cells, place)
+        for dataset, reason in absent.items():
+            count = sum(cell.dataset == dataset for cell in cells)
+            board.say(f"{count} cells of {dataset} cannot run: {reason}")
+        cells = [cell for cell in cells if cell.dataset not in absent]
+        progress = run_study(study, cells, _engine(chosen, place), board.show)
+    for cell, reason in progress.failed.items():
+        board.say(f"failed: {cell.name}: {reason}")
+    records = finished_cells(study, output)
+    if records:
+        from vitlet.studies.report import print_rows
+        from vitlet.studies.statistics import summarise
+
+        print_rows(summarise(study, records))
+        board.say(f"tables and pictures: vitlet report {file.parent if file.name == 'study.yaml' else file}")
+    return 1 if progress.failed or absent else 0
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="vitlet study", description="Run a grid of runs; begun again, it goes on where it was.")
+    parser.add_argument("study", metavar="STUDY", help="YAML file, folder with study.yaml, or a table of the papers")
+    parser.add_argument("--scale", choices=("full", "small"), default="full", help="of a table [full]")
+    parser.add_argument("--seeds", type=int, help="of a table [3]")
+    parser.add_argument("--data-dir", help="folder of the datasets")
+    parser.add_argument("--output", metavar="FOLDER", help="of the records (default: beside the study's file)")
+    parser.add_argument("--work", metavar="FOLDER", default="runs/studies", help="of the runs [runs/studies]")
+    parser.add_argument("--engine", choices=("local", "ray"), default="local", help="where cells run [local]")
+    parser.add_argument("--address", help="of the Ray cluster (default: this machine's)")
+    parser.add_argument("--processes", type=int, help="cells at once (default: one per core)")
+    parser.add_argument("--only", metavar="TEXT", default="", help="only cells whose name holds this")
+    parser.add_argument("--list", action="store_true", help="name the cells that would run")
+    return parser
+
+
+def _engine(chosen: argparse.Namespace, place: Place) -> Engine:
+    if chosen.processes is not None and chosen.processes < 1:
+        raise VitletError(f"--processes is {chosen.processes}; it needs to be 1 or more.")
+    if chosen.engine == "ray":
+        from vitlet.studies.ray_engine import RayEngine
+
+        return RayEngine(place, address=chosen.address, processes=chosen.processes)
+    from vitlet.studies.scheduler import LocalEngine
+
+    return LocalEngine(place, chosen.processes or os.cpu_count() or 1)
+
+
+def _absent(study: Study, cells: list[Cell], place: Place) -> dict[str, str]:
+    """The datasets that are not there, each with the reason."""
+    from vitlet.config import RunConfig
+    from vitlet.data.sources import load_dataset
+    from vitlet.feeding import data_request
+    from vitlet.studies.cell import located
+
+    found = {}
+    for cell in {cell.dataset: cell for cell in cells}.values():
+        values = located(study.values(cell), place.data_dir)
+        values.pop("first", None)
+        config = RunConfig.from_dict(values)
+        try:
+            load_dataset(data_request(config))
+        except VitletError as problem:
+            found[cell.dataset] = str(problem)
+    return found

@@ -1,0 +1,1 @@
+"""Grids of runs: defined in one file, restartable, each cell in its own process, and what they say together."""

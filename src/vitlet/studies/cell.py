@@ -1,0 +1,124 @@
+"""One cell of a study, in a process of its own: train, test once, and write what was found.
+
+``python -m vitlet.studies.cell STUDY CELL --work FOLDER --output FOLDER`` is how a study starts it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import platform
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vitlet.config import RunConfig
+from vitlet.errors import VitletError
+from vitlet.flags import fail
+from vitlet.studies.definition import Cell, Study, read_study
+from vitlet.studies.records import Record, plain
+
+
+def located(values: dict[str, Any], data_dir: Path | None) -> dict[str, Any]:
+    """Settings with ``data`` found in the data folder: a folder or file of that name, else a named dataset in it."""
+    if data_dir is None or "data" not in values:
+        return values
+    place = data_dir / str(values["data"])
+    return {**values, "data": str(place)} if place.exists() else {**values, "data_dir": str(data_dir)}
+
+
+def run_cell(study: Study, cell: Cell, work: Path, data_dir: Path | None) -> Record:
+    """Train a cell, its pre-training first where it has one; both are continued if they were begun."""
+    import torch
+
+    from vitlet.engine import train
+    from vitlet.runs import read_rows
+
+    torch.set_num_threads(1)
+    started, values = time.process_time(), study.values(cell)
+    settings, first = dict(values), values.pop("first", None)
+    config = RunConfig.from_dict(located(values, data_dir), source=cell.name)
+    epochs_before = len(read_rows(work / "first")) + len(read_rows(work / "run"))
+    epochs_in_all = config.epochs
+    if first is not None:
+        before = RunConfig.from_dict(located(first, data_dir), source=f"{cell.name}, first")
+        epochs_in_all += before.epochs
+        train(replace(before, output=str(work / "first"), resume="auto"), title=f"{cell.name} first")
+        config = replace(config, init=str(work / "first"))
+    result = train(replace(config, output=str(work / "run"), resume="auto"), title=cell.name)
+    rows = read_rows(result.path)
+    done_here = max(1, epochs_in_all - epochs_before)
+    spent = (time.process_time() - started) * max(1.0, epochs_in_all / done_here)
+    tested = result.test if study.test else None
+    return Record(
+        cell=cell,
+        settings=plain(settings),
+        val_curve=tuple(round(row["val/top1"], 3) for row in rows if "val/top1" in row),
+        best_epoch=result.best_epoch,
+        val_best=result.val.top1 if result.val else None,
+        test_best=tested.top1 if tested else None,
+        test_last=_last(result.path, result.best_epoch == len(rows), tested) if tested else None,
+        tasks=result.tasks,
+        train_images=_training_images(result.path),
+        test_images=tested.count if tested else 0,
+        cpu_seconds=round(spent, 1),
+        made_by=_made_by(),
+    )
+
+
+def _last(path: Path, same: bool, tested: Any) -> float:
+    """Test accuracy of the weights of the last epoch."""
+    if same:
+        return float(tested.top1)
+    from vitlet.models.factory import load_exported
+    from vitlet.predict import Predictor
+
+    best = Predictor.load(path)
+    last = Predictor(load_exported(path / "last"), best.preprocess, best.classes, best.config, best.device)
+    return last.evaluate(split="test")[0].top1
+
+
+def _training_images(path: Path) -> int:
+    """How many images the run learned from, by its own newest checkpoint."""
+    manifests = sorted((path / "checkpoints").glob("*/manifest.json"))
+    return int(json.loads(manifests[-1].read_text(encoding="utf-8"))["images"]) if manifests else 0
+
+
+def _made_by() -> dict[str, str]:
+    import torch
+
+    from vitlet import __version__
+
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if sys.platform == "linux" else []
+    names = [line.split(": ")[1] for line in lines if line.startswith("model name")]
+    return {
+        "vitlet": __version__,
+        "torch": torch.__version__,
+        "processor": names[0] if names else platform.processor(),
+        "date": str(datetime.date.today()),
+    }
+
+
+def main() -> int:
+    """What a study starts; the exit code is that of `vitlet train`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("study", type=Path, help="its YAML file")
+    parser.add_argument("cell", help="such as cifar10/vit/drloc/seed-0")
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--data-dir", type=Path)
+    chosen = parser.parse_args()
+    try:
+        study = read_study(chosen.study)
+        cell = next(cell for cell in study.cells() if cell.name == chosen.cell)
+        run_cell(study, cell, chosen.work, chosen.data_dir).write(chosen.output)
+    except VitletError as problem:
+        return fail(problem)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""What a cell of a study found, as a small file of its own that can be committed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vitlet.errors import VitletError
+from vitlet.files import sync
+from vitlet.studies.definition import Cell, Study
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Record:
+    """The outcome of one run; accuracies in percent."""
+
+    cell: Cell
+    settings: dict[str, Any]
+    val_curve: tuple[float, ...]
+    best_epoch: int
+    val_best: float | None
+    test_best: float | None
+    test_last: float | None
+    tasks: dict[str, float]
+    train_images: int
+    test_images: int
+    cpu_seconds: float
+    made_by: dict[str, str] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> Path:
+        """The file of this cell below ``folder``, whole or not at all."""
+        path = record_path(folder, self.cell)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n", encoding="utf-8")
+        sync(temporary)
+        temporary.replace(path)
+        return path
+
+
+def record_path(folder: Path, cell: Cell) -> Path:
+    """Where the record of a cell lies."""
+    return folder / "cells" / f"{cell.name}.json"
+
+
+def read_record(path: Path) -> Record:
+    """A record, or a sentence on what is wrong with the file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        version = found.pop("format")
+        if version != FORMAT:
+            raise VitletError(
+                f"{path} is a result of format {version}; this version reads format {FORMAT}. Remove it to run the cell"
+                " again, or use the version that wrote it."
+            )
+        found["cell"] = Cell(**found["cell"])
+        found["val_curve"] = tuple(found["val_curve"])
+        return Record(**found)
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise VitletError(f"{path} is not the result of a cell: {problem}. Remove it to run the cell again.") from None
+
+
+def finished_cells(study: Study, folder: Path) -> dict[Cell, Record]:
+    """The cells that need not run again; one that was run with other settings is an error that names them."""
+    found = {}
+    for cell in study.cells():
+        path = record_path(folder, cell)
+        if path.is_file():
+            record = read_record(path)
+            differ = list(_differing(record.settings, plain(study.values(cell))))
+            if differ:
+                raise VitletError(
+                    f"{path} was run with other settings than the study now has: {', '.join(differ)}. Remove the file"
+                    " to run the cell again, or give the arm another name."
+                )
+            found[cell] = record
+    return found
+
+
+def all_records(folder: Path) -> list[Record]:
+    """Every record below a folder."""
+    return [read_record(path) for path in sorted((folder / "cells").rglob("*.json"))]
+
+
+def plain(values: Any) -> Any:
+    """As JSON would give it back."""
+    return json.loads(json.dumps(values))
+
+
+def _differing(had: dict[str, Any], has: dict[str, Any]) -> Iterable[str]:
+    return (key for key in sorted({*had, *has}) if had.get(key) != has.get(key))

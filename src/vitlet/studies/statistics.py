@@ -1,0 +1,136 @@
+"""What the cells of a study say together: means and intervals over seeds, and differences of the same seed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from vitlet.studies.definition import Cell, Study
+from vitlet.studies.records import Record
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds and the half width of its 95 % interval (Student's); None with one seed."""
+
+    mean: float
+    half: float | None
+    count: int
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Estimate:
+        """From one number per seed."""
+        if len(values) < 2:
+            return Estimate(values[0], None, len(values))
+        from scipy.stats import t
+
+        half = float(t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
+        return Estimate(statistics.fmean(values), half, len(values))
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether a difference is larger than its interval."""
+        return self.half is not None and abs(self.mean) > self.half
+
+    def shown(self, sign: str = "") -> str:
+        """Such as ``+1.2 ± 0.5``."""
+        half = "" if self.half is None else f" ± {self.half:.2f}"
+        return f"{self.mean:{sign}.2f}{half}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """An arm of a study on one dataset with one model: accuracies in percent, differences in points.
+
+    Attributes:
+        best: at the epoch that is best on the validation images; of a study without test, on those.
+        last: at the last epoch.
+        gain: of the same seeds, less the baseline; None for the baseline itself.
+        wins: seeds with a larger number than the baseline's.
+        epochs_to_baseline: first epoch whose validation accuracy reaches the baseline's last one, mean over the seeds
+            that reach it; ``reached`` counts them.
+        cost: CPU time over the baseline's of the same seeds.
+        paper: the published number.
+    """
+
+    dataset: str
+    model: str
+    fraction: float
+    arm: str
+    best: Estimate
+    last: Estimate | None
+    gain: Estimate | None
+    wins: int
+    epochs: int
+    epochs_to_baseline: float | None
+    reached: int
+    cost: float | None
+    paper: float | None
+    train_images: int
+
+
+def summarise(study: Study, records: Mapping[Cell, Record]) -> list[Row]:
+    """A row for every arm that has a record, in the study's order; pairs are seeds that both arms have."""
+    rows = []
+    for dataset in study.datasets:
+        for model in study.models:
+            for fraction in study.fractions:
+                arms = {
+                    arm: {
+                        cell.seed: records[cell]
+                        for seed in study.seeds
+                        if (cell := Cell(dataset, model, arm, fraction, seed)) in records
+                    }
+                    for arm in study.arms
+                }
+                rows += [
+                    _row(study, (dataset, model, fraction, arm), of_arm, arms.get(study.baseline, {}))
+                    for arm, of_arm in arms.items()
+                    if of_arm
+                ]
+    return rows
+
+
+def headline(record: Record) -> float:
+    """The number that a record stands for: tested at the best epoch, or validated where nothing is tested."""
+    value = record.test_best if record.test_best is not None else record.val_best
+    return float("nan") if value is None else value
+
+
+def _row(
+    study: Study, place: tuple[str, str, float, str], of_arm: Mapping[int, Record], baseline: Mapping[int, Record]
+) -> Row:
+    dataset, model, fraction, arm = place
+    shared = [seed for seed in of_arm if seed in baseline]
+    gains = [headline(of_arm[seed]) - headline(baseline[seed]) for seed in shared]
+    is_baseline = arm == study.baseline
+    epochs = [first_reaching(of_arm[seed].val_curve, baseline[seed].val_curve) for seed in shared]
+    reached = [epoch for epoch in epochs if epoch is not None]
+    last = [record.test_last for record in of_arm.values() if record.test_last is not None]
+    costs = [of_arm[seed].cpu_seconds / baseline[seed].cpu_seconds for seed in shared if baseline[seed].cpu_seconds]
+    some = next(iter(of_arm.values()))
+    return Row(
+        dataset=dataset,
+        model=model,
+        fraction=fraction,
+        arm=arm,
+        best=Estimate.of([headline(record) for record in of_arm.values()]),
+        last=Estimate.of(last) if last else None,
+        gain=Estimate.of(gains) if gains and not is_baseline else None,
+        wins=sum(gain > 0 for gain in gains),
+        epochs=len(some.val_curve),
+        epochs_to_baseline=statistics.fmean(reached) if reached else None,
+        reached=len(reached),
+        cost=statistics.fmean(costs) if costs and not is_baseline else None,
+        paper=study.paper(dataset, model, arm),
+        train_images=some.train_images,
+    )
+
+
+def first_reaching(curve: Sequence[float], baseline: Sequence[float]) -> int | None:
+    """The first epoch, from 1, at which a curve is at least where the baseline ended."""
+    if not baseline:
+        return None
+    return next((epoch for epoch, value in enumerate(curve, 1) if value >= baseline[-1]), None)
