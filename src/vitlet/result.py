@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
+import torch
 from safetensors.torch import load_file
 
 from vitlet.distributed import World
@@ -79,6 +82,7 @@ def finish(
         "data": job.data_note,
         "tasks": _task_numbers(rows[-1]),
         "warnings": warnings,
+        "machine": _machine(next(job.model.parameters()).device),
     }
     if folder is not None:
         folder.write_text("result.json", json.dumps(result, indent=2, ensure_ascii=False))
@@ -99,6 +103,12 @@ def finished(path: Path, kind: type[Numbers]) -> RunResult[Numbers] | None:
         raise VitletError(
             f"{file} is not the result of a run: {problem}. Remove it to test the run again."
         ) from problem
+
+
+def _machine(device: torch.device) -> dict[str, Any]:
+    """What a run was trained on, as far as it is easily known."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {"device": f"{device.type} {name}", "cpus": os.cpu_count(), "torch": torch.__version__}
 
 
 def _task_numbers(row: Mapping[str, Any]) -> dict[str, Any]:

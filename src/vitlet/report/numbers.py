@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +33,7 @@ def wilson(right: float, count: int) -> Interval:
     """Accuracy in percent of ``right`` out of ``count`` images, with Wilson's score interval."""
     share, spread = right / count, NORMAL**2 / count
     middle = (share + spread / 2) / (1 + spread)
-    half = NORMAL / (1 + spread) * np.sqrt(share * (1 - share) / count + spread / (4 * count))
+    half = NORMAL / (1 + spread) * math.sqrt(share * (1 - share) / count + spread / (4 * count))
     return Interval(100 * share, 100 * max(0.0, middle - half), 100 * min(1.0, middle + half))
 
 
@@ -41,7 +42,7 @@ def student(values: Sequence[float]) -> Interval:
     from scipy.stats import t
 
     mean = float(np.mean(values))
-    half = float(t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values)))
+    half = float(t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values)))
     return Interval(mean, mean - half, mean + half)
 
 
@@ -53,7 +54,7 @@ def paired_difference(first: Any, second: Any) -> Interval:
     count = len(first)
     gained, lost = int((second & ~first).sum()), int((first & ~second).sum())
     difference = (gained - lost) / count
-    half = NORMAL * np.sqrt(max(0.0, gained + lost - (gained - lost) ** 2 / count)) / count
+    half = NORMAL * math.sqrt(max(0.0, gained + lost - (gained - lost) ** 2 / count)) / count
     return Interval(100 * difference, 100 * (difference - half), 100 * (difference + half))
 
 

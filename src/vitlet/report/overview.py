@@ -195,7 +195,7 @@ def _machine(record: RunRecord) -> dict[str, Any]:
     found: dict[str, Any] = {"device": record.config.device}
     machine = record.result.get("machine")
     if isinstance(machine, dict):
-        found["machine"] = ", ".join(f"{key} {value}" for key, value in machine.items())
+        found = {"machine": ", ".join(f"{key} {value}" for key, value in machine.items())}
     if record.manifest.get("processes", 1) != 1:
         found["processes"] = record.manifest["processes"]
     return found
