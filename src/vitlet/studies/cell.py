@@ -23,11 +23,15 @@ from vitlet.studies.records import Record, plain
 
 
 def located(values: dict[str, Any], data_dir: Path | None) -> dict[str, Any]:
-    """Settings with ``data`` found in the data folder: a folder or file of that name, else a named dataset in it."""
-    if data_dir is None or "data" not in values:
+    """Settings with ``data`` and ``init`` found in the data folder; a dataset that is not there is looked for by name."""
+    if data_dir is None:
         return values
-    place = data_dir / str(values["data"])
-    return {**values, "data": str(place)} if place.exists() else {**values, "data_dir": str(data_dir)}
+    found = {
+        key: str(data_dir / values[key])
+        for key in ("data", "init")
+        if (data_dir / str(values.get(key, ".none"))).exists()
+    }
+    return {**values, **({} if "data" in found else {"data_dir": str(data_dir)}), **found}
 
 
 def run_cell(study: Study, cell: Cell, work: Path, data_dir: Path | None) -> Record:
