@@ -37,7 +37,7 @@ def explain_runs(runs: Sequence[Path], images: Sequence[Path], folder: Path, *, 
         for number, (run, found) in enumerate(explained.items(), start=1):
             for path, explanation in zip(images, found, strict=True):
                 prefix = f"{number}-{run.name}-" if len(runs) > 1 else ""
-                written.append(_free(folder / f"{prefix}{path.stem}.png", written))
+                written.append(free_name(folder / f"{prefix}{path.stem}.png", written))
                 draw_explanation(explanation, written[-1])
         attentive = {str(run): found for run, found in explained.items() if found[0].distances}
         if attentive:
@@ -49,7 +49,7 @@ def explain_runs(runs: Sequence[Path], images: Sequence[Path], folder: Path, *, 
     return Pictures(written, list(dict.fromkeys(sentences)))
 
 
-def _free(path: Path, taken: Sequence[Path]) -> Path:
+def free_name(path: Path, taken: Sequence[Path]) -> Path:
     """This name, or a numbered one if another image of the same name has it."""
     number, free = 2, path
     while free in taken or free.name == "distance.png":
