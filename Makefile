@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: demo test test-pages test-code test-all lint types models faults bench lock clean
+.PHONY: demo test test-pages test-code test-all browser lint types models faults bench lock clean
 
 demo: $(INSTALLED)
 	$(BIN)/vitlet train
@@ -20,8 +20,16 @@ test-code: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not heavy" $(PAGES:%=--ignore=%)
 
 # What takes longer, or needs more: torchrun's agents, restarts, compilation, other people's trackers.
-test-all: $(INSTALLED)-all
+test-all: $(INSTALLED)-all browser
 	$(BIN)/python -m pytest -m heavy
+
+# Debian's, for the tests of pages; without root they are skipped, and say so.
+browser:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+	      chromium chromium-driver; \
+	  else echo "no chromium and chromedriver here, and no root to install them: tests in a browser are skipped"; fi; }
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -60,7 +68,8 @@ $(INSTALLED)-all: $(INSTALLED) requirements-all.lock
 
 lock:
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --generate-hashes --output-file requirements.lock
-	$(BIN)/uv pip compile pyproject.toml --extra dev --extra wandb --extra mlflow --extra trackio --universal \
+	$(BIN)/uv pip compile pyproject.toml --extra dev --extra wandb --extra mlflow --extra trackio \
+	  --extra browser --extra notebook --universal \
 	  --generate-hashes --output-file requirements-all.lock
 
 clean:
