@@ -166,6 +166,9 @@ class RunConfig:
     )
     seed: int = setting(0, "of weights, split, order and augmentation")
     tasks: Mapping[str, TaskConfig] = field(default_factory=dict, metadata={"where": False, "free": False})
+    balance_tasks: Literal["fixed", "uncertainty", "gradients"] = setting(
+        "fixed", "weights of tasks; uncertainty: divided by learned spreads; gradients: by how hard each pulls"
+    )
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps", free=True)
     amp: bool = setting(False, "mixed precision")
     amp_dtype: Literal["bfloat16", "float16"] = setting("bfloat16", "of mixed precision")
@@ -358,6 +361,8 @@ def _check(config: RunConfig) -> None:
         )
     if config.fsdp and config.amp and config.amp_dtype == "float16":
         raise VitletError("fsdp does not work with float16; leave out --fsdp, or use --amp-dtype bfloat16.")
+    if config.balance_tasks == "gradients":
+        _check_gradients(config)
     if config.freeze and (config.pretrain or not (config.init or config.pretrained)):
         raise VitletError("freeze trains the classifier alone, which needs learned weights: add --init RUN.")
     if config.init is not None and config.pretrained:
@@ -370,3 +375,16 @@ def _check(config: RunConfig) -> None:
         of_mega = [key for key in ("mega_side", "mega_coords") if getattr(task, key) != TERM_OPTIONS[key].default]
         if of_mega and task.view != "mega":
             raise VitletError(f"{name}.{of_mega[0]} is given, but its view is not mega. Add --{name}.view mega.")
+
+
+def _check_gradients(config: RunConfig) -> None:
+    """Each loss is differentiated by itself, which some ways to run a step do not allow."""
+    half = config.amp and config.amp_dtype == "float16"
+    for name, chosen in (
+        ("compile", config.compile),
+        ("fsdp", config.fsdp),
+        ("grad_checkpointing", config.grad_checkpointing),
+        ("amp_dtype float16", half),
+    ):
+        if chosen:
+            raise VitletError(f"balance_tasks gradients does not work with {name}; use uncertainty, or leave it out.")

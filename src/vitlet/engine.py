@@ -237,11 +237,22 @@ class Trainer:
         state.scaler.step(state.optimizer)
         state.scaler.update()
         for outcome in outcomes:
-            state.means.add(outcome, weights, self.order.batch_size // self.order.parts)
+            state.means.add(outcome, self.order.batch_size // self.order.parts)
+        if outcomes[0].norms and state.objective.balance is not None:
+            state.objective.balance.update(self._norms(outcomes))
         state.step += 1
         if state.average is not None:
             state.average.update(self.step)
         return stop, due
+
+    def _norms(self, outcomes: list[Outcome]) -> list[dict[str, float]]:
+        """The gradient norms of all parts of the step, in their order whichever process had them."""
+        mine = [
+            (part, {name: float(norm) for name, norm in outcome.norms.items()})
+            for part, outcome in zip(self.order.mine, outcomes, strict=True)
+        ]
+        found = [each for process in self.world.gather(mine) for each in process]
+        return [norms for _, norms in sorted(found, key=lambda each: each[0])]
 
     def _agree(self, outcomes: list[Outcome], norm: Tensor) -> tuple[bool, bool]:
         """Before the optimizer's step: raise if any process has a loss or gradient that is not finite."""

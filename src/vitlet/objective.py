@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from vitlet.backbone import Backbone
+from vitlet.balance import Balance
 from vitlet.errors import VitletError
 from vitlet.features import Features, Needs
 from vitlet.schedules import Constant, Schedule
@@ -43,12 +47,16 @@ class Outcome:
         logits: class scores, None if the objective never saw the plain view.
         parts: the unweighted loss of the criterion and of each task, by name.
         metrics: the tasks' metrics as ``task/metric``.
+        weights: what each task's loss counted for.
+        norms: of gradients, by name, where a `Balance` watches them: to hand to its ``update`` after the step.
     """
 
     loss: Tensor
     logits: Tensor | None
     parts: dict[str, Tensor]
     metrics: dict[str, Tensor | float]
+    weights: Mapping[str, float | Tensor] = field(default_factory=dict)
+    norms: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class Objective(nn.Module):
@@ -58,13 +66,23 @@ class Objective(nn.Module):
         backbone: a `TimmBackbone`, a `LayerBackbone` or another `Backbone`.
         terms: the weighted tasks; their heads are built here, for the backbone's grids.
         criterion: the main loss of logits and labels; cross-entropy by default.
+        balance: finds factors for the weights while training; None: they are as they were given.
     """
 
     MAIN = "criterion"
+    main_needs = Needs()
+    """What `main` reads of the forward pass besides the logits."""
 
-    def __init__(self, backbone: Backbone, terms: Sequence[Term] = (), criterion: Criterion | None = None) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        terms: Sequence[Term] = (),
+        criterion: Criterion | None = None,
+        balance: Balance | None = None,
+    ) -> None:
         super().__init__()
         self.backbone = backbone
+        self.balance = balance
         self.terms = tuple(terms)
         self.criterion = criterion or nn.CrossEntropyLoss()
         names = [term.task.name for term in self.terms]
@@ -93,21 +111,30 @@ class Objective(nn.Module):
         return needs
 
     def task_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters of the tasks' heads alone, to add to an optimizer that already has the model's."""
-        return self.tasks.parameters()
+        """Parameters of the tasks' heads (and of their balance), for an optimizer that already has the model's."""
+        yield from self.tasks.parameters()
+        if self.balance is not None:
+            yield from self.balance.parameters()
 
     def weights(self, epoch: float = 0.0) -> dict[str, float]:
         """Each task's weight at this (fractional) epoch."""
         return {term.task.name: term.weight_at(epoch) for term in self.terms}
 
+    def main(self, features: Features, labels: Any) -> dict[str, Tensor]:
+        """The losses of what the labels say, by name; added up they are the main loss."""
+        if features.logits is None:
+            raise VitletError("labels were given, but the backbone gives no logits. Leave the labels out.")
+        return {self.MAIN: self.criterion(features.logits, labels)}
+
     def forward(
-        self, images: Tensor, labels: Tensor | None = None, weights: Mapping[str, float | Tensor] | None = None
+        self, images: Tensor, labels: Any = None, weights: Mapping[str, float | Tensor] | None = None
     ) -> Outcome:
         """One step's losses.
 
         Args:
             images: ``(B, channels, height, width)``.
-            labels: class indices ``(B,)`` or soft targets ``(B, classes)``; None to leave the criterion out.
+            labels: class indices ``(B,)`` or soft targets ``(B, classes)`` (of another kind of objective: what its
+                `main` takes); None to leave the criterion out.
             weights: weight of each task at this step, needed if one follows a schedule; a task that is not named is
                 left out. Without tasks and labels, in evaluation, the logits are all there is.
         """
@@ -120,13 +147,14 @@ class Objective(nn.Module):
         logits: Tensor | None = None
         total: Tensor | None = None
         for maker, terms in groups.items():
-            features: Features = self.backbone(maker(images), self._needs(terms))
+            labelled = labels is not None and maker == PlainView()
+            needs = self._needs(terms) | self.main_needs if labelled else self._needs(terms)
+            features: Features = self.backbone(maker(images), needs)
             if maker == PlainView():
                 logits = features.logits
-                if labels is not None:
-                    if logits is None:
-                        raise VitletError("labels were given, but the backbone gives no logits. Leave the labels out.")
-                    total = parts[self.MAIN] = self.criterion(logits, labels)
+            if labelled:
+                parts |= self.main(features, labels)
+                total = parts[self.MAIN] = reduce(torch.add, parts.values())
             for term in terms:
                 name = term.task.name
                 loss, found = self.tasks[name](features)
@@ -141,7 +169,11 @@ class Objective(nn.Module):
                 "nothing to learn: found neither labels nor tasks. Pass labels, or give the objective a task."
             )
         detached = {name: part.detach() for name, part in parts.items()}
-        return Outcome(total, logits, detached, metrics)
+        if self.balance is not None and self.training and parts:
+            losses = {name: part for name, part in parts.items() if name == self.MAIN or name in self.tasks}
+            balanced = self.balance(losses, weights, self.backbone.model)
+            return Outcome(balanced.total, logits, detached, metrics, balanced.weights, balanced.norms)
+        return Outcome(total, logits, detached, metrics, weights)
 
     def _constant_weights(self) -> dict[str, float]:
         changing = [t.task.name for t in self.terms if callable(t.weight) and not isinstance(t.weight, Constant)]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torchvision.transforms import v2
 
 from vitlet.backbone import Backbone, TimmBackbone
+from vitlet.balance import Balance, GradientNorms, Uncertainty
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.data.images import Dataset, ImageSet
 from vitlet.data.loading import EvaluationSet, evaluation_loader
@@ -184,7 +185,7 @@ def prepare(config: RunConfig, dataset: Dataset | None = None) -> Prepared:
     notes = _start_from(model, config)
     weights = None if config.pretrain else class_weights(config, dataset, num_classes)
     criterion = nn.CrossEntropyLoss(weights, label_smoothing=config.smoothing or 0.0)
-    objective = Objective(backbone, make_terms(config, backbone), criterion)
+    objective = Objective(backbone, make_terms(config, backbone), criterion, make_balance(config))
     mean, std = data_statistics(model, config.in_chans)
     crop_pct = config.crop_pct or 1.0
     preprocess = Preprocess(backbone.img_size, crop_pct=crop_pct, mean=mean, std=std)
@@ -310,6 +311,18 @@ def make_terms(config: RunConfig, backbone: Backbone) -> list[Term]:
         weight = _weight_schedule(chosen, task.suggested_schedule, config.epochs)
         terms.append(Term(task, weight, make_view(chosen, task, backbone)))
     return terms
+
+
+def make_balance(config: RunConfig) -> Balance | None:
+    """How the tasks of a run and its labels are weighed against each other, if not by fixed weights."""
+    if config.balance_tasks == "fixed":
+        return None
+    names = [*([] if config.pretrain else [Objective.MAIN]), *config.tasks]
+    if len(names) < 2:
+        raise VitletError(f"balance_tasks {config.balance_tasks} weighs losses, found only {names[0]}. Add a task.")
+    if config.balance_tasks == "uncertainty":
+        return Uncertainty(names)
+    return GradientNorms(names, labels=not config.pretrain)
 
 
 def _weight_schedule(chosen: TaskConfig, suggested: str, epochs: int) -> Schedule:

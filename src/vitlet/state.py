@@ -31,13 +31,13 @@ class Means:
         self.sums: dict[str, Tensor | float] = defaultdict(float)
         self.count = 0
 
-    def add(self, outcome: Outcome, weights: Mapping[str, float], images: int) -> None:
+    def add(self, outcome: Outcome, images: int) -> None:
         """Take in one part of a step, of so many images."""
         self.count += images
         self.sums["train/loss"] += outcome.loss.detach() * images
         for name, value in (*outcome.parts.items(), *outcome.metrics.items()):
             self.sums[f"train/{name}"] += (value.detach() if isinstance(value, Tensor) else value) * images
-        for name, weight in weights.items():
+        for name, weight in outcome.weights.items():
             self.sums[f"weight/{name}"] += weight * images
 
     def numbers(self) -> dict[str, Any]:
