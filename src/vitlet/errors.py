@@ -14,6 +14,12 @@ class VitletError(Exception):
     """Of several processes, whether all of them meet this error, so that the first one's word is enough."""
 
 
+class SkippedImagesError(VitletError):
+    """Some images could not be read and were passed over; everything else was done."""
+
+    code = 3
+
+
 class NotFiniteError(VitletError):
     """A loss or gradient that is not a number, or infinite."""
 

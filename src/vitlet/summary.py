@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
     from vitlet.tasks.declared import Option
 
 
+VALIDATED = {
+    "val/top1": "validation accuracy, %",
+    "val/box_AP": "validation box AP, %",
+    "val/mIoU": "validation mIoU, %",
+}
+"""The first curve of a run, whichever it has."""
+
+
 def print_result(result: RunResult[Scores]) -> None:
     """A run's final numbers, where it lies, and its warnings."""
     rows = {name: scores for name, scores in (("validation", result.val), ("test", result.test)) if scores is not None}
@@ -37,6 +46,24 @@ def print_result(result: RunResult[Scores]) -> None:
         say(f"{name}: {value:.3f}")
     if result.val is not None:
         say(f"best of its epochs on the validation images: {result.best_epoch}")
+    say(f"data: {result.note}")
+    for warning in result.warnings:
+        say(f"note: {warning}")
+    say(f"run: {result.path}")
+    say(f"curves: {draw_run(result.path)}")
+
+
+def print_measured(result: RunResult[Any]) -> None:
+    """The same of a run whose numbers are of another kind: a row for each number."""
+    splits = {name: one.to_dict() for name, one in (("validation", result.val), ("test", result.test)) if one}
+    table = _table(*splits, first="number")
+    for key in next(iter(splits.values()), {}):
+        table.add_row(key, *(f"{one[key]:.0f}" if key == "count" else f"{one[key]:.2f}" for one in splits.values()))
+    if splits:
+        Console().print(table)
+        say(f"best of its epochs on the validation images: {result.best_epoch}")
+    for name, value in result.tasks.items():
+        say(f"{name}: {value:.3f}")
     say(f"data: {result.note}")
     for warning in result.warnings:
         say(f"note: {warning}")
@@ -76,14 +103,22 @@ def print_probes(results: Sequence[ProbeResult]) -> None:
         say(f"on {results[0].tested} images")
 
 
-def print_predictions(predictions: Sequence[Mapping[str, Any]]) -> None:
-    """One row per image: its most likely classes."""
+@contextmanager
+def progress_bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal's error stream, nothing elsewhere; gives a function that takes how many are done."""
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        line = bar.add_task(what, total=total)
+        yield lambda done: bar.update(line, completed=done)
+
+
+def print_predictions(predictions: Sequence[Mapping[str, Any]], file: TextIO | None = None) -> None:
+    """One row per image: its most likely classes; on the terminal, or into a file."""
     table = _table("class", "probability", first="image")
     for prediction in predictions:
         for rank, guess in enumerate(prediction["classes"]):
             image = escape(str(prediction["image"])) if rank == 0 else ""
             table.add_row(image, escape(guess["class"]), f"{guess['probability']:.3f}")
-    Console().print(table)
+    Console(file=file, width=160 if file else None).print(table)
 
 
 def print_tasks(tasks: Mapping[str, tuple[str, float, Mapping[str, Option]]]) -> None:
@@ -146,7 +181,7 @@ def draw_run(path: Path) -> Path:
     rows = read_rows(path)
     found = [key for key in rows[-1] if key.startswith("train/") and key.count("/") == 2]
     of_tasks = [key for key in found if key.rpartition("/")[2].startswith(("error", "accuracy"))]
-    metrics = {"val/top1": "validation accuracy, %"} if "val/top1" in rows[-1] else {}
+    metrics = {key: title for key, title in VALIDATED.items() if key in rows[-1]}
     metrics |= {"train/loss": "training loss"}
     metrics |= {key: key.removeprefix("train/").replace("/", ": ").replace("_", " in ") for key in of_tasks[:3]}
     plot_curves({path.name: rows}, path / "curves.png", metrics=metrics)

@@ -121,6 +121,17 @@ def load_exported(folder: Path) -> nn.Module:
     return model
 
 
+def rebuild(name: str, arguments: Mapping[str, Any], *, classes: int) -> nn.Module:
+    """The network that `build_model` made with these arguments, which may have been through JSON; fresh weights."""
+    rest = dict(arguments)
+    size = rest.pop("img_size", None)
+    img_size = None if size is None else (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+    in_chans, drop_path = int(rest.pop("in_chans", 3)), float(rest.pop("drop_path_rate", 0.0))
+    return build_model(
+        name, num_classes=classes, in_chans=in_chans, img_size=img_size, drop_path=drop_path, model_kwargs=rest
+    )[0]
+
+
 def find_models(pattern: str = "", *, attention: bool = False) -> list[str]:
     """Names of networks that match a pattern with wildcards; a plain word matches anywhere in a name.
 

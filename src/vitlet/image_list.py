@@ -1,0 +1,57 @@
+"""Which image files the words of a command mean: files, folders, patterns, or a list from standard input."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from vitlet.data.trees import SUFFIXES
+from vitlet.errors import VitletError
+
+STDIN = "-"
+
+
+def image_files(words: Sequence[str], listed: Iterable[str] = ()) -> list[Path]:
+    """The files in the order of the words; folders and patterns sorted by name, nothing hidden.
+
+    Args:
+        words: files, folders (looked through to the bottom), patterns such as ``'photos/**/*.jpg'``, or ``-`` for
+            ``listed``.
+        listed: lines with one file each.
+    """
+    found: list[Path] = []
+    for word in words:
+        found += _meant(word, listed)
+    if not found:
+        raise VitletError("no image was given: the list is empty.")
+    return found
+
+
+def _meant(word: str, listed: Iterable[str]) -> list[Path]:
+    if word == STDIN:
+        return [_existing(line) for line in (each.rstrip("\r\n") for each in listed) if line]
+    path = Path(word)
+    if path.is_dir():
+        inside = sorted(each for each in path.rglob("*") if _is_image(each.relative_to(path)) and each.is_file())
+        if not inside:
+            raise VitletError(f"the folder {path} holds no images ({', '.join(sorted(SUFFIXES))}).")
+        return inside
+    if not path.exists() and glob.has_magic(word):
+        named = glob.glob(word, recursive=True)  # noqa: PTH207  a pattern may be absolute
+        matching = sorted(Path(each) for each in named if Path(each).is_file())
+        if not matching:
+            raise VitletError(f"no file matches {word!r}.")
+        return matching
+    return [_existing(word)]
+
+
+def _is_image(inside: Path) -> bool:
+    return inside.suffix.lower() in SUFFIXES and not any(part.startswith(".") for part in inside.parts)
+
+
+def _existing(name: str) -> Path:
+    path = Path(name)
+    if not path.is_file():
+        raise VitletError(f"no such image file: {path}.")
+    return path
