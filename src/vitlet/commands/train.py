@@ -27,11 +27,11 @@ def run(words: list[str]) -> int:
 def run_config(program: str, about: str, words: list[str], **fixed: bool) -> RunConfig:
     """The settings that a command line gives."""
     parser = Parser(prog=program, description=about)
-    parser.add_argument("--recipe", metavar="NAME", help="start from a published setting, see `vitlet recipes`")
-    parser.add_argument("--scale", choices=("full", "small"), help="of a recipe: as published, or for one core [full]")
+    parser.add_argument("--recipe", metavar="NAME", help="a published setting, see `vitlet recipes`; or --scale small")
     add_run_flags(parser)
     chosen = parser.parse_all(words)
-    recipe, scale = vars(chosen).pop("recipe"), vars(chosen).pop("scale")
+    recipe = vars(chosen).pop("recipe")
+    scale = vars(chosen).pop("scale") if vars(chosen).get("scale") in ("full", "small") else None  # else a share
     settings = run_settings(chosen)
     from vitlet.config import RunConfig
 
@@ -39,7 +39,7 @@ def run_config(program: str, about: str, words: list[str], **fixed: bool) -> Run
     if recipe is not None:
         given = _recipe_settings(recipe, scale or "full", given)
     elif scale is not None:
-        raise VitletError("--scale is the size of a recipe; name one with --recipe.")
+        raise VitletError(f"--scale {scale} is the size of a recipe; name one with --recipe.")
     config = RunConfig.from_dict(given, source=program)
     if config.resume is not None and "RANK" not in os.environ:  # of several processes, only the first may look
         from vitlet.runs import resumed

@@ -23,14 +23,11 @@ from vitlet.studies.records import Record, plain
 
 
 def located(values: dict[str, Any], data_dir: Path | None) -> dict[str, Any]:
-    """Settings with ``data`` and ``init`` found in the data folder; a dataset that is not there is looked for by name."""
+    """Settings with ``data`` and ``init`` found in the data folder; data that is not there is looked for by name."""
     if data_dir is None:
         return values
-    found = {
-        key: str(data_dir / values[key])
-        for key in ("data", "init")
-        if (data_dir / str(values.get(key, ".none"))).exists()
-    }
+    places = {key: data_dir / str(values[key]) for key in ("data", "init") if key in values}
+    found = {key: str(place) for key, place in places.items() if place.exists()}
     return {**values, **({} if "data" in found else {"data_dir": str(data_dir)}), **found}
 
 

@@ -1,0 +1,177 @@
+"""Every published setting builds; at full size each takes two real steps."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from vitlet.cli import main
+from vitlet.config import RunConfig
+from vitlet.data.images import Arrays, Dataset
+from vitlet.data.named.official import OFFICIAL
+from vitlet.errors import VitletError
+from vitlet.prepare import make_optimizer, prepare
+from vitlet.recipes import TABLES, Recipe, all_recipes, find_recipe, recipes_of
+
+RECIPES = all_recipes()
+
+
+def test_every_table_has_rows_and_every_row_a_dataset() -> None:
+    assert {row.table for row in RECIPES.values()} == set(TABLES)
+    for row in RECIPES.values():
+        for config in (row.config(), row.first_config()):
+            assert config is None or config.data in OFFICIAL, row.name
+
+
+@pytest.mark.parametrize(
+    ("name", "paper"),
+    [  # read off the papers' tables once more, by hand
+        ("drloc_table2a/cifar100/swin_t/m-128", 65.16),
+        ("drloc_table2b/cifar100/t2t_vit_14/lambda-0.5", 67.03),
+        ("drloc_table3/imagenet100/cvt_13/drloc-300", 90.28),
+        ("drloc_table4/quickdraw/swin_t/drloc", 69.41),
+        ("drloc_table4/sketch/resnet_50/drloc", 59.62),
+        ("drloc_table5/infograph/t2t_vit_14/drloc", 45.69),
+        ("drloc_table6/imagenet100/swin_t/all", 81.88),
+        ("drloc_table7/imagenet1k/swin_t/drloc", 81.33),
+        ("drloc_table8/infograph/resnet_50/baseline", 29.34),
+        ("drloc_table9/cifar100/vit_b_16/drloc", 61.42),
+        ("drloc_table14/cifar100/t2t_vit_14/drloc", 0.6046),
+        ("drloc_table16/cifar100/swin_t/hidden-1024", 64.33),
+        ("arvit_table1/imagewoof/arvit/similarity-4", 82.93),
+        ("arvit_table1/cifar10/arvit/vit-tiny", 73.30),
+    ],
+)
+def test_published_numbers(name: str, paper: float) -> None:
+    assert find_recipe(name).paper == paper
+
+
+def test_settings_are_the_papers() -> None:
+    swin = find_recipe("drloc_table4/cifar10/swin_t/drloc").config()
+    assert (swin.epochs, swin.warmup_epochs, swin.batch_size, swin.lr, swin.weight_decay) == (100, 20, 1024, 1e-3, 0.05)
+    assert (swin.img_size, swin.drop_path, swin.tasks["drloc"].weight) == ((224, 224), 0.2, 0.5)
+    assert find_recipe("drloc_table4/cifar10/cvt_13/drloc").config().tasks["drloc"].weight == 0.1
+    tuned = find_recipe("drloc_table5/cifar10/swin_t/baseline").config()
+    assert (tuned.lr, tuned.warmup_epochs, tuned.pretrained, dict(tuned.tasks)) == (5e-4, 10, True, {})
+    relvit = find_recipe("relvit_training/cifar10/vit_s/pretrained")
+    first = relvit.first_config()
+    assert first is not None
+    assert (first.pretrain, sorted(first.tasks), first.lr, first.weight_decay) == (
+        True,
+        ["position", "sprel"],
+        5e-4,
+        0.1,
+    )
+    arvit = find_recipe("arvit_table1/cifar10/arvit/distance-3").first_config()
+    assert arvit is not None
+    assert arvit.tasks["attention-distance"].options == {"layers": "3"}
+
+
+@pytest.mark.parametrize("scale", ["full", "small"])
+def test_values_make_the_same_settings(scale: Any) -> None:
+    for row in RECIPES.values():
+        values = row.values(scale)
+        first = values.pop("first", None)
+        assert RunConfig.from_dict(values) == row.config(scale), row.name
+        assert (None if first is None else RunConfig.from_dict(first)) == row.first_config(scale), row.name
+
+
+def test_small_keeps_the_question() -> None:
+    full = find_recipe("drloc_table6/imagenet100/swin_t/ce")
+    config = full.config("small")
+    assert (config.model, config.img_size, config.epochs, config.per_class) == ("swin_for_32px", (32, 32), 40, 20)
+    assert config.tasks == full.config().tasks
+    assert config.aug == full.config().aug
+
+
+def test_listing_is_quick_and_needs_no_torch() -> None:
+    command = "import sys; from vitlet.cli import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", command, "recipes"], capture_output=True, text=True, check=True)
+    assert "drloc_table4" in done.stdout
+    assert "80 rows" in done.stdout
+
+
+def test_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes", "drloc_table6"]) == 0
+    assert "drloc_table6/imagenet100/swin_t/reg" in capsys.readouterr().out
+    assert main(["recipes", "drloc_table6/imagenet100/swin_t/reg"]) == 0
+    printed = capsys.readouterr().out
+    assert "vitlet train --recipe drloc_table6/imagenet100/swin_t/reg" in printed
+    assert "83.24" in printed
+    assert main(["recipes", "relvit_training/cifar10/vit_s/pretrained", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["first"]["pretrain"] is True
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["recipes", "drloc_table44"], "Did you mean"),
+        (["train", "--recipe", "drloc_table4"], "is a table: add a row"),
+        (["train", "--recipe", "relvit_training/cifar10/vit_s/pretrained"], "vitlet pretrain --recipe"),
+        (["pretrain", "--recipe", "drloc_table4/cifar10/swin_t/drloc"], "has no pre-training"),
+        (["train", "--scale", "small"], "name one with --recipe"),
+        (["train", "--recipe", "drloc_table4/svhn/swin_t/drloc", "--data-dir", "nowhere"], "found no svhn in nowhere"),
+    ],
+)
+def test_bad_input(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_unknown_table() -> None:
+    with pytest.raises(VitletError, match="Did you mean 'drloc_table4'"):
+        recipes_of("drloc_tabel4")
+
+
+def _distinct() -> list[Any]:
+    """A phase of every recipe, once for each network, image size and set of tasks."""
+    found: dict[str, tuple[str, RunConfig]] = {}
+    for row in RECIPES.values():
+        for config in (row.config(), row.first_config()):
+            if config is not None:
+                tasks = {name: replace(task, weight=1.0) for name, task in config.tasks.items()}
+                key = f"{config.model} {config.model_kwargs} {config.img_size} {config.positions} {tasks}"
+                found.setdefault(key, (row.name, config))
+    return [pytest.param(config, id=name) for name, config in found.values()]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("config", _distinct())
+def test_two_real_steps_at_full_size(config: RunConfig, tmp_path: Path) -> None:
+    height, width = config.img_size or (224, 224)
+    random = np.random.default_rng(0)
+    images = Arrays.of(random.integers(0, 256, (4, height, width, 3)).astype(np.uint8), [0, 1, 2, 3])
+    classes = OFFICIAL[config.data].classes
+    names = tuple(f"{index:04d}" for index in range(classes))
+    dataset = Dataset(names, images, None, None, "random pixels")
+    # weights of the hub cannot be had offline; precision and processes are those of this machine
+    here = replace(config, pretrained=False, amp=False, batch_size=2, device="cpu", workers=0)
+    prepared = prepare(here, dataset)
+    optimizer = make_optimizer(prepared.objective, prepared.config)
+    prepared.objective.train()
+    before = [parameter.detach().clone() for parameter in prepared.objective.parameters()]
+    for step in range(2):
+        pixels = torch.stack([prepared.preprocess(images.image(2 * step + place, 3)) for place in range(2)])
+        labels = None if config.pretrain else torch.tensor([2 * step, 2 * step + 1])
+        outcome = prepared.objective(pixels, labels, prepared.objective.weights(config.epochs / 2))
+        assert outcome.loss.isfinite()
+        optimizer.zero_grad()
+        outcome.loss.backward()
+        optimizer.step()
+    after = list(prepared.objective.parameters())
+    changed = sum(not torch.equal(old, new) for old, new in zip(before, after, strict=True))
+    assert changed > 0.9 * len(after)
+
+
+def test_a_recipe_knows_its_name() -> None:
+    row = Recipe("table", "data", "model", "arm", RunConfig)
+    assert row.name == "table/data/model/arm"
+    assert row.values() == {}

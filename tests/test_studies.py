@@ -1,0 +1,290 @@
+"""Grids of runs: what they are made of, what they say together, and that nothing is run twice or lost."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from PIL import Image
+from scipy import stats
+
+from vitlet.cli import main
+from vitlet.errors import VitletError
+from vitlet.studies.cell import located
+from vitlet.studies.definition import Cell, Study, read_study
+from vitlet.studies.named import find_study
+from vitlet.studies.records import Record, finished_cells, read_record
+from vitlet.studies.report import report_study
+from vitlet.studies.statistics import Estimate, first_reaching, summarise
+
+TINY: dict[str, Any] = {
+    "settings": {
+        "data": "digits",
+        "img_size": 8,
+        "in_chans": 1,
+        "epochs": 1,
+        "batch_size": 128,
+        "crop": "none",
+        "hflip": 0,
+        "model_kwargs": {"patch_size": 2, "embed_dim": 16, "depth": 1, "num_heads": 2},
+    },
+    "arms": {"plain": {}, "drloc": {"task": {"drloc": 0.5}, "drloc": {"hidden": 16, "pairs": 8}}},
+    "seeds": 1,
+}
+
+
+def write(path: Path, **values: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump({**TINY, **values}, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def record(cell: Cell, value: float, curve: tuple[float, ...] = (1.0,), seconds: float = 10.0) -> Record:
+    return Record(cell, {}, curve, 1, value - 1, value, value - 2, {}, 100, 50, seconds)
+
+
+def test_a_cell_joins_the_settings_of_its_place(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "grid.yaml",
+        datasets={"small": {"per_class": 5}, "large": {}},
+        models={"narrow": {"model_kwargs": {"embed_dim": 32}}},
+        tuned={"small/narrow": {"lr": 0.5}},
+        fractions=[0.5, 1],
+        seeds=[3, 4],
+    )
+    study = read_study(path)
+    assert sum(1 for _ in study.cells()) == 2 * 1 * 2 * 2 * 2
+    values = study.values(Cell("small", "narrow", "drloc", 0.5, 4))
+    assert values["model_kwargs"] == {"patch_size": 2, "embed_dim": 32, "depth": 1, "num_heads": 2}
+    assert (values["lr"], values["per_class"], values["fraction"], values["seed"]) == (0.5, 5, 0.5, 4)
+    assert values["task"] == {"drloc": 0.5}
+    assert "lr" not in study.values(Cell("large", "narrow", "plain", 1.0, 3))
+    assert Cell("small", "narrow", "drloc", 0.5, 4).name == "small/narrow/drloc/fraction-0.5/seed-4"
+    assert study.baseline == "plain"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"arm": {}}, "unknown key 'arm'. Did you mean 'arms'"),
+        ({"arms": None}, "needs 'arms'"),
+        ({"arms": {"a": {"epohcs": 3}}}, "unknown key 'epohcs'. Did you mean 'epochs'"),
+        ({"arms": {"../up": {}}}, "letters, digits"),
+        ({"arms": {"a": 3}}, "needs to map settings"),
+        ({"baseline": "nobody"}, "baseline 'nobody' is none of the arms"),
+        ({"seeds": "many"}, "list of numbers"),
+        ({"tuned": {"data/modle": {}}}, "Did you mean 'data/model'"),
+        ({"settings": {"recipe": "drloc_table99/x"}}, "no recipe is called"),
+        ({"table": "drloc_table99"}, "no table is called"),
+        ({"test": "perhaps"}, "needs to be true or false"),
+        ({"arms": {"a": {"first": {"pretrain": True, "lr": -1}}}}, "lr is -1"),
+    ],
+)
+def test_a_mistake_is_named(change: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    with pytest.raises(VitletError, match=expected.replace("(", r"\(")):
+        read_study(write(tmp_path / "study.yaml", **change))
+
+
+def test_a_table_is_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    study, file = find_study("drloc_table6", scale="small", seeds=2)
+    assert file == Path("studies/drloc_table6-small/study.yaml")
+    assert list(study.arms) == ["baseline", "l1", "signed", "ce", "reg", "all"]
+    assert study.paper("imagenet100", "swin_t", "ce") == 83.86
+    assert study.values(Cell("imagenet100", "swin_t", "ce", 1.0, 1))["model"] == "swin_for_32px"
+    three = read_study(write(tmp_path / "cut.yaml", table="drloc_table4", settings={}, arms={"drloc": {}}))
+    assert sum(1 for _ in three.cells()) == 40
+    with pytest.raises(VitletError, match="Did you mean 'drloc_table6'"):
+        find_study("drloc_tabel6")
+
+
+def test_numbers_against_a_slow_loop() -> None:
+    study = Study("s", "t", {"base": {}, "new": {}}, baseline="base", seeds=(0, 1, 2))
+    base, new = {0: 50.0, 1: 52.0, 2: 51.0}, {0: 53.0, 1: 52.5, 2: 50.0}
+    records = {}
+    for arm, values in (("base", base), ("new", new)):
+        for seed, value in values.items():
+            cell = Cell("data", "model", arm, 1.0, seed)
+            curve = (10.0, 30.0, 20.0) if arm == "base" else (15.0, 21.0, 19.0)
+            records[cell] = record(cell, value, curve, 10.0 if arm == "base" else 12.0)
+    first, second = summarise(study, records)
+    differences = [new[seed] - base[seed] for seed in base]
+    mean = sum(differences) / 3
+    deviation = math.sqrt(sum((each - mean) ** 2 for each in differences) / 2)
+    assert first.gain is None
+    assert second.gain is not None
+    assert second.gain.half is not None
+    assert second.gain.mean == pytest.approx(mean)
+    low, high = stats.t.interval(0.95, 2, loc=mean, scale=deviation / math.sqrt(3))
+    assert second.gain.mean - second.gain.half == pytest.approx(low)
+    assert second.gain.mean + second.gain.half == pytest.approx(high)
+    assert not second.gain.excludes_zero
+    assert (second.wins, second.epochs_to_baseline, second.reached) == (2, 2.0, 3)
+    assert second.cost == pytest.approx(1.2)
+    assert second.last is not None
+    assert second.last.mean == pytest.approx(sum(new.values()) / 3 - 2)
+
+
+def test_pairs_are_seeds_that_both_have() -> None:
+    study = Study("s", "t", {"base": {}, "new": {}}, baseline="base", seeds=(0, 1, 2))
+    cells = [Cell("data", "model", arm, 1.0, seed) for arm, seed in (("base", 0), ("new", 0), ("new", 1))]
+    rows = summarise(study, {cell: record(cell, 50.0 + cell.seed) for cell in cells})
+    assert rows[1].best.count == 2
+    assert rows[1].gain == Estimate(0.0, None, 1)
+    assert not Estimate(5.0, None, 1).excludes_zero
+    assert first_reaching((1.0, 2.0), (0.5, 3.0)) is None
+    assert first_reaching((1.0, 2.0), ()) is None
+
+
+def test_records_of_another_kind_are_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "s" / "study.yaml")
+    study = read_study(file)
+    cell = next(study.cells())
+    path = Record(cell, study.values(cell), (1.0,), 1, 1.0, 1.0, 1.0, {}, 1, 1, 1.0).write(file.parent)
+    assert finished_cells(study, file.parent)[cell].val_best == 1.0
+    found = json.loads(path.read_text())
+    path.write_text(json.dumps({**found, "format": 7}))
+    with pytest.raises(VitletError, match="format 7; this version reads format 1"):
+        finished_cells(study, file.parent)
+    path.write_text("{not json")
+    with pytest.raises(VitletError, match="not the result of a cell"):
+        read_record(path)
+    path.write_text(json.dumps(found))
+    changed = read_study(write(file, settings={**TINY["settings"], "epochs": 2}))
+    with pytest.raises(VitletError, match="other settings than the study now has: epochs"):
+        finished_cells(changed, file.parent)
+
+
+def test_data_is_looked_for_in_the_data_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    assert located({"data": "mine", "lr": 1}, tmp_path) == {"data": str(tmp_path / "mine"), "lr": 1}
+    assert located({"data": "cifar10"}, tmp_path) == {"data": "cifar10", "data_dir": str(tmp_path)}
+    assert located({"data": "cifar10"}, None) == {"data": "cifar10"}
+
+
+def test_report_of_made_up_numbers(tmp_path: Path) -> None:
+    file = write(
+        tmp_path / "s" / "study.yaml", arms={"plain": {}, "a_b": {"lr": 0.1}}, seeds=3, fractions=[0.5, 1], title="T"
+    )
+    study = read_study(file)
+    for cell in study.cells():
+        value = 50 + cell.seed + (3 if cell.arm == "a_b" else 0) + 0.1 * cell.seed * (cell.arm == "a_b")
+        plain = json.loads(json.dumps(study.values(cell)))
+        made = Record(cell, plain, (1.0, 2.0), 2, value, value, value, {}, int(200 * cell.fraction), 9, 5.0)
+        made.write(file.parent)
+    written = {path.name: path for path in report_study(file.parent)}
+    assert set(written) == {"table.md", "table.csv", "table.tex", "gains.png", "curves.png", "sizes.png"}
+    assert "**+3.10 ± 0.25**" in written["table.md"].read_text()
+    assert r"a\_b" in written["table.tex"].read_text()
+    assert written["table.csv"].read_text().count("\n") == 5
+    for name in ("gains.png", "curves.png", "sizes.png"):
+        with Image.open(written[name]) as picture:
+            assert picture.size[0] > 400
+    empty = write(tmp_path / "empty" / "study.yaml")
+    with pytest.raises(VitletError, match="no finished cell yet"):
+        report_study(empty)
+
+
+def vitlet(*words: str, cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "vitlet", *words],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+@pytest.mark.heavy
+def test_a_study_from_start_to_report(tmp_path: Path) -> None:
+    first = {**TINY["settings"], "pretrain": True}
+    arms = {**TINY["arms"], "pretrained": {"first": first}, "broken": {"model_kwargs": {"depht": 1}}}
+    file = write(tmp_path / "mine" / "study.yaml", arms=arms, datasets={"here": {}, "gone": {"data": "nowhere"}})
+    process = vitlet("study", "mine", cwd=tmp_path)
+    printed = process.communicate()[0]
+    assert process.returncode == 1
+    assert "4 cells of gone cannot run: no such folder: nowhere" in printed
+    assert "failed: here/model/broken/seed-0: the model vit_tiny_patch16_224 cannot be built" in printed
+    assert "Traceback" not in printed
+    cells = sorted(
+        path.relative_to(file.parent / "cells").as_posix() for path in (file.parent / "cells").rglob("*.json")
+    )
+    assert cells == [f"here/model/{arm}/seed-0.json" for arm in ("drloc", "plain", "pretrained")]
+    found = read_record(file.parent / "cells" / cells[2])
+    assert found.test_images == 359
+    assert found.train_images == 1295
+    assert found.settings["first"]["pretrain"] is True
+    times = {path: path.stat().st_mtime_ns for path in (file.parent / "cells").rglob("*.json")}
+    assert main(["study", str(file), "--only", "here/model/p", "--work", str(tmp_path / "runs")]) == 0
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    assert main(["report", str(file.parent)]) == 0
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_stopped_in_the_middle_it_goes_on(how: signal.Signals, tmp_path: Path) -> None:
+    settings = {**TINY["settings"], "epochs": 40, "checkpoint_epochs": 1}
+    write(tmp_path / "long.yaml", settings=settings, arms={"plain": {}})
+    process = vitlet("study", "long.yaml", "--processes", "1", cwd=tmp_path)
+    rows = tmp_path / "runs" / "studies" / "long" / "data" / "model" / "plain" / "seed-0" / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not rows.is_file() or rows.read_text().count("\n") < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(how)
+    printed = process.communicate()[0]
+    assert process.returncode == (75 if how == signal.SIGTERM else -signal.SIGKILL), printed
+    time.sleep(2)  # a cell whose study was killed sees that between two steps, saves and ends
+    before = rows.read_text().count("\n")
+    assert 3 <= before < 40
+    again = vitlet("study", "long.yaml", "--processes", "1", cwd=tmp_path)
+    printed = again.communicate()[0]
+    assert again.returncode == 0, printed
+    log = rows.parent.parent / "log.txt"
+    assert "continued from" in log.read_text()
+    assert len(read_record(tmp_path / "cells" / "data" / "model" / "plain" / "seed-0.json").val_curve) == 40
+
+
+@pytest.mark.heavy
+def test_ray_gives_the_same_numbers(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    write(tmp_path / "grid.yaml")
+    found = {}
+    for engine in ("local", "ray"):
+        words = [
+            "study",
+            "grid.yaml",
+            "--engine",
+            engine,
+            "--processes",
+            "2",
+            "--work",
+            engine,
+            "--output",
+            f"of-{engine}",
+        ]
+        process = vitlet(*words, cwd=tmp_path)
+        printed = process.communicate()[0]
+        assert process.returncode == 0, printed
+        files = sorted((tmp_path / f"of-{engine}").rglob("*.json"))
+        found[engine] = [(read_record(path).cell, read_record(path).test_best) for path in files]
+    assert found["local"] == found["ray"]
+    assert len(found["local"]) == 2
+
+
+def test_ray_that_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(["study", str(write(tmp_path / "grid.yaml")), "--engine", "ray"]) == 2
+    assert "pip install 'vitlet[ray]'" in capsys.readouterr().err
