@@ -24,6 +24,8 @@ COMMANDS = {
     "study": ("study FILE|TABLE", "a grid of runs, or a paper's table, with seeds and intervals; restartable"),
     "detect": ("detect train|evaluate|predict", "objects with boxes and masks: Mask R-CNN or Cascade on a backbone"),
     "segment": ("segment train|evaluate|predict", "a class for every pixel: UPerNet on a backbone"),
+    "serve": ("serve RUN...", "a page on this machine: drop images, see classes and maps; the same for programs"),
+    "tune": ("tune DATA", "search learning rate and weights of tasks on validation images, in a given time"),
     "scan": ("scan DATA", "what is in a dataset, what is wrong with it, what it suggests"),
     "plan": ("plan [DATA]", "memory, time and cost of a run before it is run, on this machine or another"),
     "tasks": ("tasks", "the tasks that can be trained beside the labels, and their options"),
