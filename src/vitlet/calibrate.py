@@ -85,16 +85,17 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
     low, high = (math.log(limit) for limit in LIMITS)
     precise = logits.double()
-    found = minimize_scalar(
-        lambda power: float(F.cross_entropy(precise / math.exp(power), labels)), bounds=(low, high), method="bounded"
-    )
-    temperature = math.exp(found.x)
-    if not LIMITS[0] * 1.01 < temperature < LIMITS[1] / 1.01:
+
+    def loss(power: float) -> float:
+        return float(F.cross_entropy(precise / math.exp(power), labels))
+
+    found = minimize_scalar(loss, bounds=(low, high), method="bounded")
+    if min(loss(low), loss(high)) <= found.fun + 1e-9:
         raise VitletError(
             f"no temperature between {LIMITS[0]:g} and {LIMITS[1]:g} suits these {len(labels)} images: the network"
             " knows all of them without doubt, or none. Calibrate on more images, or train longer."
         )
-    return temperature
+    return math.exp(found.x)
 
 
 def _measure(what: str, logits: Tensor, labels: Tensor, temperature: float) -> Measured:

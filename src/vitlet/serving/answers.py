@@ -156,7 +156,8 @@ class Service:
 
 
 def _named(folders: Sequence[Path]) -> Iterator[tuple[str, Path]]:
-    names = [folder.resolve().name for folder in folders]
+    whole = [folder.resolve() for folder in folders]
+    names = [f"{path.parents[1].name} {path.name}" if path.parent.name == "export" else path.name for path in whole]
     for place, (name, folder) in enumerate(zip(names, folders, strict=True)):
         yield (f"{name} ({names[: place + 1].count(name)})" if names.count(name) > 1 else name), folder
 

@@ -112,8 +112,10 @@ async function show(answer) {
     part.append(maps);
   }
   if (answer.left_out && answer.left_out.length) {
-    const left = make("ul", "", "left");
-    for (const sentence of answer.left_out) left.append(make("li", sentence));
+    const left = document.createElement("details");
+    const names = answer.left_out.map((sentence) => sentence.split(":")[0]);
+    left.append(make("summary", `not to be had: ${names.join(", ")}`));
+    for (const sentence of answer.left_out) left.append(make("p", sentence));
     part.append(left);
   }
   return part;
