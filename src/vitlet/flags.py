@@ -69,7 +69,7 @@ def add_run_flags(parser: Parser, kind: type[RunConfig] = RunConfig) -> None:
         metavar="NAME[=WEIGHT]",
         action="append",
         default=argparse.SUPPRESS,
-        help=f"a task beside the labels, at its suggested weight or another; repeatable ({', '.join(TASKS)})",
+        help=f"a task beside the labels, at its suggested weight or another; or none; repeatable ({', '.join(TASKS)})",
     )
     for name in TASKS:
         try:
@@ -86,7 +86,13 @@ def run_settings(namespace: argparse.Namespace) -> dict[str, Any]:
     given = {key: value for key, value in vars(namespace).items() if key not in ("config", "command")}
     values = RunConfig.read(namespace.config) if namespace.config else {}
     weights = dict(values.get("task") or {}) if isinstance(values.get("task"), dict) else values.get("task")
-    for entry in given.pop("task", []):
+    entries = given.pop("task", [])
+    if "none" in entries:
+        if len(entries) > 1:
+            raise VitletError("--task none means no task at all; leave it out, or the others.")
+        entries, weights = [], {}
+        values = {key: value for key, value in values.items() if key not in TASKS}
+    for entry in entries:
         name, separator, weight = entry.partition("=")
         if separator and not weight:
             raise VitletError(f"--task {entry}: needs a weight, such as --task {name}=0.5.")

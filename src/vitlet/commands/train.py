@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 def run(words: list[str]) -> int:
     """Run the command."""
-    config = run_config("vitlet train", "Train a classifier on a folder of images.", words)
+    config, open_tasks = run_config("vitlet train", "Train a classifier on a folder of images.", words)
     if not words:
         from vitlet.demo import demo
 
         demo()
         return 0
-    return start(config, ["train", *words])
+    return start(config, ["train", *words], open_tasks=open_tasks)
 
 
-def run_config(program: str, about: str, words: list[str], **fixed: bool) -> RunConfig:
-    """The settings that a command line gives."""
+def run_config(program: str, about: str, words: list[str], **fixed: bool) -> tuple[RunConfig, bool]:
+    """The settings that a command line gives, and whether it leaves the choice of tasks to us."""
     parser = Parser(prog=program, description=about)
     parser.add_argument("--recipe", metavar="NAME", help="a published setting, see `vitlet recipes`; or --scale small")
     add_run_flags(parser)
@@ -44,8 +44,8 @@ def run_config(program: str, about: str, words: list[str], **fixed: bool) -> Run
     if config.resume is not None and "RANK" not in os.environ:  # of several processes, only the first may look
         from vitlet.runs import resumed
 
-        return resumed(config, given)
-    return config
+        config = resumed(config, given)
+    return config, recipe is None and "task" not in given and config.resume is None
 
 
 def _recipe_settings(name: str, scale: Scale, given: dict[str, Any]) -> dict[str, Any]:
@@ -68,16 +68,39 @@ def _recipe_settings(name: str, scale: Scale, given: dict[str, Any]) -> dict[str
     return join(values, given)
 
 
-def start(config: RunConfig, command: list[str]) -> int:
+def start(config: RunConfig, command: list[str], *, open_tasks: bool = False) -> int:
     """Train, in as many processes as asked for, each started by the same command, and print the end."""
+    first = os.environ.get("RANK", "0") == "0"
+    dataset = None
+    if open_tasks:
+        from vitlet.data.sources import load_dataset
+        from vitlet.defaults import choose_tasks
+        from vitlet.feeding import data_request
+        from vitlet.summary import say
+
+        dataset = load_dataset(data_request(config))
+        config, why = choose_tasks(config, dataset)
+        if first:
+            say(why)
     if (config.nproc or 1) > 1 and "RANK" not in os.environ:
         from vitlet.launch import launch
 
-        return launch(command, config.nproc or 1)
+        chosen = task_flags(config) if open_tasks else []
+        return launch([*command, *chosen], config.nproc or 1)
     from vitlet.engine import train
     from vitlet.summary import print_result
 
-    result = train(config)
-    if os.environ.get("RANK", "0") == "0":
+    result = train(config, dataset)
+    if first:
         print_result(result)
     return 0
+
+
+def task_flags(config: RunConfig) -> list[str]:
+    """The tasks of a run as flags."""
+    flags = [] if config.tasks else ["--task", "none"]
+    for name, task in config.tasks.items():
+        flags += ["--task", f"{name}={task.weight!r}"]
+        for key, value in task.options.items():
+            flags += [f"--{name}.{key.replace('_', '-')}", str(value)]
+    return flags

@@ -5,19 +5,24 @@ from __future__ import annotations
 from functools import cache
 
 from vitlet.errors import VitletError, nearest
-from vitlet.recipes import arvit, drloc, relvit
+from vitlet.recipes.arvit import TABLES as ARVIT
+from vitlet.recipes.arvit import all_recipes as of_arvit
+from vitlet.recipes.drloc import TABLES as DRLOC
+from vitlet.recipes.drloc import all_recipes as of_drloc
 from vitlet.recipes.recipe import Recipe, Scale
+from vitlet.recipes.relvit import TABLES as RELVIT
+from vitlet.recipes.relvit import all_recipes as of_relvit
 
 __all__ = ["TABLES", "Recipe", "Scale", "all_recipes", "find_recipe", "recipes_of"]
 
-TABLES = {**drloc.TABLES, **relvit.TABLES, **arvit.TABLES}
+TABLES = {**DRLOC, **RELVIT, **ARVIT}
 """Titles by name."""
 
 
 @cache
 def all_recipes() -> dict[str, Recipe]:
     """Every recipe by its name."""
-    return {row.name: row for module in (drloc, relvit, arvit) for row in module.all_recipes()}
+    return {row.name: row for row in (*of_drloc(), *of_relvit(), *of_arvit())}
 
 
 def find_recipe(name: str) -> Recipe:

@@ -27,7 +27,7 @@ def located(values: dict[str, Any], data_dir: Path | None) -> dict[str, Any]:
     if data_dir is None:
         return values
     places = {key: data_dir / str(values[key]) for key in ("data", "init") if key in values}
-    found = {key: str(place) for key, place in places.items() if place.exists()}
+    found: dict[str, Any] = {key: str(place) for key, place in places.items() if place.exists()}
     return {**values, **({} if "data" in found else {"data_dir": str(data_dir)}), **found}
 
 

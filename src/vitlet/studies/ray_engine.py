@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,10 @@ class RayEngine:
 
     def __init__(self, place: Place, *, address: str | None = None, processes: int | None = None) -> None:
         try:
-            import ray
+            ray: Any = import_module("ray")
         except ImportError:
             raise VitletError("--engine ray needs Ray: pip install 'vitlet[ray]'.") from None
-        self.ray: Any = ray
+        self.ray = ray
         self.place = place
         try:
             local = {"num_cpus": processes} if address is None and processes else {}

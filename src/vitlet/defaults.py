@@ -1,0 +1,65 @@
+"""Which task to train with where none is named: the one that was measured to help, for this kind of data, or none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from vitlet.config import RunConfig, TaskConfig
+from vitlet.data.images import Dataset
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A gain whose interval excludes zero, found by a committed study on test data.
+
+    Attributes:
+        study: its folder under ``studies/``.
+        models: pattern of the names of models that it speaks for.
+        fewest: training images from which on it speaks ...
+        most: ... up to here.
+        tasks: the tasks that gained.
+        gain: points over labels only, mean over seeds.
+        half: half width of the 95 % interval.
+    """
+
+    study: str
+    models: str
+    fewest: int
+    most: int
+    tasks: Mapping[str, TaskConfig] = field(default_factory=dict)
+    gain: float = 0.0
+    half: float = 0.0
+
+
+MEASURED: tuple[Measured, ...] = ()
+"""What has been shown so far; see docs/findings.md."""
+
+
+def choose_tasks(
+    config: RunConfig, dataset: Dataset, measured: Sequence[Measured] | None = None
+) -> tuple[RunConfig, str]:
+    """The settings with the measured best tasks, and a sentence on why.
+
+    Args:
+        config: settings in which no task was named.
+        dataset: the images.
+        measured: what is known (default: `MEASURED`).
+    """
+    images = len(dataset.train)
+    known = MEASURED if measured is None else measured
+    fitting = [each for each in known if re.fullmatch(each.models, config.model) and each.fewest <= images <= each.most]
+    if not fitting:
+        return config, (
+            f"no task was named, and none is chosen: for {config.model} and {images:,} training images no gain has been"
+            " measured whose interval excludes zero (docs/findings.md). Try one: --task drloc, --task sprel."
+        )
+    best = max(fitting, key=lambda each: each.gain - each.half)
+    names = " and ".join(f"{name} (weight {task.weight:g})" for name, task in best.tasks.items())
+    why = (
+        f"no task was named; chosen: {names}, which gained {best.gain:.1f} ± {best.half:.1f} points over labels only"
+        f" for such models with {best.fewest:,} to {best.most:,} images (studies/{best.study}). --task none turns it"
+        " off."
+    )
+    return replace(config, tasks=dict(best.tasks)), why

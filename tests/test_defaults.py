@@ -1,0 +1,116 @@
+"""The task of a run where none is named, and the search for its weight."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from test_cli import QUICK
+from vitlet.cli import main
+from vitlet.commands.train import task_flags
+from vitlet.config import RunConfig, TaskConfig
+from vitlet.data.sources import load_dataset
+from vitlet.defaults import MEASURED, Measured, choose_tasks
+from vitlet.feeding import data_request
+from vitlet.runs import read_config
+
+SMALL = {"drloc": TaskConfig(0.25, options={"hidden": 16})}
+KNOWN = (
+    Measured("one", "vit_.*", 10, 100, SMALL, gain=2.0, half=0.5),
+    Measured("two", "vit_.*", 10, 100, {"sprel": TaskConfig(1.0)}, gain=2.5, half=1.5),
+    Measured("three", "swin_.*", 10, 100, {"position": TaskConfig(1.0)}, gain=9.0, half=0.5),
+    Measured("four", "vit_.*", 1000, 5000, {"angle": TaskConfig(1.0)}, gain=9.0, half=0.5),
+)
+
+
+def test_the_surest_gain_that_fits_is_chosen(folder: Path) -> None:
+    config = RunConfig(data=str(folder), model="vit_tiny_patch16_224")
+    dataset = load_dataset(data_request(config))
+    chosen, why = choose_tasks(config, dataset, KNOWN)
+    assert chosen.tasks == SMALL
+    assert "2.0 ± 0.5 points" in why
+    assert "studies/one" in why
+    assert "--task none" in why
+    none, why = choose_tasks(RunConfig(data=str(folder), model="resnet18"), dataset, KNOWN)
+    assert not none.tasks
+    assert "no gain has been measured" in why
+
+
+def test_what_is_measured_has_a_study() -> None:
+    for each in MEASURED:
+        assert (Path("studies") / each.study / "study.yaml").is_file()
+        assert each.gain > each.half > 0
+        re.compile(each.models)
+
+
+def test_the_command_chooses_says_so_and_can_be_told_not_to(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitlet.defaults.MEASURED", KNOWN)
+    run = [*QUICK, "--overwrite", "--output", str(tmp_path / "run")]
+    assert main(["train", str(folder), *run]) == 0
+    assert "chosen: drloc (weight 0.25)" in capsys.readouterr().out
+    assert read_config(tmp_path / "run").tasks == SMALL
+    assert main(["train", str(folder), *run, "--task", "none"]) == 0
+    assert "chosen" not in capsys.readouterr().out
+    assert not read_config(tmp_path / "run").tasks
+    assert main(["train", str(folder), *run, "--task", "none", "--task", "drloc"]) == 2
+    assert "--task none means no task at all" in capsys.readouterr().err
+    config = read_config(tmp_path / "run")
+    assert task_flags(config) == ["--task", "none"]
+    assert task_flags(RunConfig(tasks=SMALL)) == ["--task", "drloc=0.25", "--drloc.hidden", "16"]
+
+
+def test_a_file_with_a_task_can_be_run_without(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("task: {drloc: 0.5}\ndrloc: {hidden: 16}\n")
+    words = ["train", str(folder), "-c", str(tmp_path / "run.yaml"), *QUICK, "--output", str(tmp_path / "run")]
+    assert main([*words, "--task", "none"]) == 0
+    assert not read_config(tmp_path / "run").tasks
+
+
+@pytest.mark.heavy
+def test_tune_searches_and_goes_on(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("optuna", reason="the extra tune is not installed")
+    words = [
+        "tune",
+        str(folder),
+        *QUICK,
+        "--task",
+        "drloc=0.5",
+        "--drloc.hidden",
+        "16",
+        "--output",
+        str(tmp_path / "t"),
+    ]
+    assert main([*words, "--trials", "3"]) == 0
+    printed = capsys.readouterr().out
+    assert "try 1" in printed
+    assert "lr 0.001, drloc 0.5" in printed
+    assert main([*words, "--trials", "1", "--minutes", "0"]) == 0
+    assert "try 4" in capsys.readouterr().out
+    best = RunConfig.from_dict(RunConfig.read(tmp_path / "t" / "best.yaml"))
+    assert 1e-3 / 5 <= best.lr <= 1e-3 * 5
+    assert 0.05 <= best.tasks["drloc"].weight <= 5
+    assert json.loads((tmp_path / "t" / "trial-0" / "result.json").read_text())["test"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [(["--val-fraction", "0"], "no validation images to tune on"), (["--nproc", "2"], "leave --nproc out")],
+)
+def test_tune_refuses(words: list[str], expected: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("optuna", reason="the extra tune is not installed")
+    assert main(["tune", str(folder), *QUICK, *words]) == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_tune_names_what_it_needs(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert main(["tune", str(folder), *QUICK]) == 2
+    assert "pip install 'vitlet[tune]'" in capsys.readouterr().err
