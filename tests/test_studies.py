@@ -166,6 +166,7 @@ def test_records_of_another_kind_are_refused(tmp_path: Path) -> None:
 
 def test_data_is_looked_for_in_the_data_folder(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
+    (tmp_path / "cifar10").mkdir()
     assert located({"data": "mine", "lr": 1}, tmp_path) == {"data": str(tmp_path / "mine"), "lr": 1}
     assert located({"data": "cifar10"}, tmp_path) == {"data": "cifar10", "data_dir": str(tmp_path)}
     assert located({"data": "cifar10"}, None) == {"data": "cifar10"}

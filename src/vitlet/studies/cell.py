@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlet.config import RunConfig
+from vitlet.data.named.official import OFFICIAL
 from vitlet.errors import VitletError
 from vitlet.flags import fail
 from vitlet.studies.definition import Cell, Study, read_study
@@ -23,12 +24,14 @@ from vitlet.studies.records import Record, plain
 
 
 def located(values: dict[str, Any], data_dir: Path | None) -> dict[str, Any]:
-    """Settings with ``data`` and ``init`` found in the data folder; data that is not there is looked for by name."""
+    """Settings with ``data`` and ``init`` found in the data folder; a dataset's name stays one, read from there."""
     if data_dir is None:
         return values
     places = {key: data_dir / str(values[key]) for key in ("data", "init") if key in values}
     found: dict[str, Any] = {key: str(place) for key, place in places.items() if place.exists()}
-    return {**values, **({} if "data" in found else {"data_dir": str(data_dir)}), **found}
+    if values.get("data") in OFFICIAL or "data" not in found:
+        found = {**found, "data": values.get("data", "digits"), "data_dir": str(data_dir)}
+    return {**values, **found}
 
 
 def run_cell(study: Study, cell: Cell, work: Path, data_dir: Path | None) -> Record:
