@@ -39,7 +39,7 @@ def training_batches(prepared: Prepared, world: World) -> Batches:
             parts=parts,
             mine=mine,
         )
-        return stream, _Plain(stream.loader(workers=workers, device=device))
+        return stream, PlainErrors(stream.loader(workers=workers, device=device))
     order = EpochOrder(
         images.labels,
         batch_size=config.batch_size,
@@ -49,10 +49,10 @@ def training_batches(prepared: Prepared, world: World) -> Batches:
         mine=mine,
     )
     training = TrainingSet(images, augment, channels=config.in_chans, seed=config.seed)
-    return order, _Plain(training_loader(training, order, workers=workers, device=device))
+    return order, PlainErrors(training_loader(training, order, workers=workers, device=device))
 
 
-class _Plain:
+class PlainErrors:
     """Batches whose errors read the same whether a loading process or this one met them."""
 
     def __init__(self, loader: Any) -> None:

@@ -10,6 +10,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+SHOWN = {"val/top1": "val", "val/box_AP": "val box AP", "val/mIoU": "val mIoU"}
+"""The validation number of an epoch's line, whichever there is."""
+
 
 class Reporter:
     """Tells of steps and epochs.
@@ -73,8 +76,9 @@ class Reporter:
         """An epoch is done and evaluated."""
         number = int(row["epoch"])
         note = f"loss {row['train/loss']:.3f}"
-        if "val/top1" in row:
-            note += f"  val {row['val/top1']:.2f}%"
+        main = next((key for key in SHOWN if key in row), None)
+        if main is not None:
+            note += f"  {SHOWN[main]} {row[main]:.2f}%"
         elif "val/loss" in row:
             note += f"  val loss {row['val/loss']:.3f}"
         note += f"  {row['images_per_second']:.0f} images/s  {peak_memory() / 2**30:.1f} GiB"

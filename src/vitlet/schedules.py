@@ -61,3 +61,34 @@ class WarmupCosine:
         span = max(self.epochs - self.warmup_epochs, 1e-12)
         progress = min(1.0, (epoch - self.warmup_epochs) / span)
         return self.end + (self.peak - self.end) * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+@dataclass(frozen=True)
+class WarmupLinear:
+    """Learning rate: linear from 0 to ``peak``, then linear down to ``end``."""
+
+    peak: float
+    epochs: float
+    warmup_epochs: float = 0.0
+    end: float = 0.0
+
+    def __call__(self, epoch: float) -> float:
+        if epoch < self.warmup_epochs:
+            return self.peak * epoch / self.warmup_epochs
+        progress = min(1.0, (epoch - self.warmup_epochs) / max(self.epochs - self.warmup_epochs, 1e-12))
+        return self.peak + (self.end - self.peak) * progress
+
+
+@dataclass(frozen=True)
+class WarmupSteps:
+    """Learning rate: linear from 0 to ``peak``, then multiplied by ``rate`` at each milestone."""
+
+    peak: float
+    milestones: tuple[float, ...]
+    rate: float = 0.1
+    warmup_epochs: float = 0.0
+
+    def __call__(self, epoch: float) -> float:
+        if epoch < self.warmup_epochs:
+            return self.peak * epoch / self.warmup_epochs
+        return self.peak * self.rate ** sum(epoch >= milestone for milestone in self.milestones)

@@ -139,7 +139,9 @@ class EpochOrder(Sampler[list[tuple[int, int]]]):
         ]
 
 
-def training_loader(dataset: TrainingSet, order: EpochOrder, *, workers: int, device: str) -> DataLoader[Any]:
+def training_loader(
+    dataset: torch.utils.data.Dataset[Any], order: EpochOrder, *, workers: int, device: str
+) -> DataLoader[Any]:
     """Batches of augmented images in the order given."""
     return DataLoader(dataset, batch_sampler=order, collate_fn=_as_is, **loader_options(workers, device))
 

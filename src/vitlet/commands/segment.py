@@ -1,0 +1,64 @@
+"""``vitlet segment train|evaluate|predict``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from vitlet.segmentation.recipes import RECIPES
+from vitlet.segmentation.settings import SegmentConfig
+from vitlet.transfer.command import (
+    evaluate_parser,
+    image_paths,
+    predict_parser,
+    print_numbers,
+    start,
+    subcommand,
+    train_config,
+)
+
+ABOUT = "Find the class of every pixel with UPerNet on a trained backbone."
+
+
+def run(words: list[str]) -> int:
+    """Run the command."""
+    return subcommand("segment", ABOUT, {"train": _train, "evaluate": _evaluate, "predict": _predict}, words)
+
+
+def _train(words: list[str]) -> int:
+    config = train_config(SegmentConfig, ABOUT, words, RECIPES)
+    from vitlet.segmentation.job import prepare_segmentation
+    from vitlet.segmentation.metrics import SegmentationScores
+
+    return start(config, words, prepare_segmentation, SegmentationScores)
+
+
+def _evaluate(words: list[str]) -> int:
+    chosen = evaluate_parser("segment", "folder of images and masks").parse_all(words)
+    from vitlet.segmentation.predict import Segmenter
+
+    segmenter = Segmenter.load(Path(chosen.run), device=chosen.device)
+    scores, what = segmenter.evaluate(chosen.data, split=chosen.split)
+    if chosen.json:
+        per_class = dict(zip(segmenter.classes, scores.per_class, strict=True))
+        print(json.dumps({"run": chosen.run, "data": what, **scores.to_dict(), "IoU_per_class": per_class}))
+    else:
+        print_numbers(what, scores.to_dict())
+    return 0
+
+
+def _predict(words: list[str]) -> int:
+    parser = predict_parser("segment", "Classes of every pixel, as pictures and as masks of class numbers.")
+    chosen = parser.parse_all(words)
+    paths = image_paths(chosen)
+    from vitlet.segmentation.predict import Segmenter
+    from vitlet.summary import say
+
+    found = Segmenter.load(Path(chosen.run), device=chosen.device).predict(paths, Path(chosen.output))
+    if chosen.json:
+        print(json.dumps(found, ensure_ascii=False, indent=2))
+        return 0
+    for each in found:
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in list(each["shares"].items())[:5] if share > 0)
+        say(f"{each['image']}: {shares}; picture {each['picture']}, mask {each['mask']}")
+    return 0

@@ -1,0 +1,1 @@
+"""A class for every pixel: UPerNet on a trained backbone."""
