@@ -52,11 +52,11 @@ class TimmTrainingTask(TrainingTask):
         if state is not None:
             _unwrapped(module or self.get_trainable_module(ema=ema)).tasks.load_state_dict(state, strict=strict)
 
-    def forward(self, input: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """``loss`` and ``output`` as timm expects, and the parts by name."""
+    def forward(self, input: Tensor, target: Tensor) -> dict[str, Any]:
+        """``loss`` and ``output`` as timm expects, the parts by name, and the tasks' metrics as ``task/metric``."""
         weights = _unwrapped(self.trainable_module).weights(self.epoch)
         outcome = self.trainable_module(input, target, weights)
-        return {"loss": outcome.loss, "output": outcome.logits, **outcome.parts}
+        return {"loss": outcome.loss, "output": outcome.logits, **outcome.parts, **outcome.metrics}
 
 
 def _unwrapped(module: Any) -> Objective:
