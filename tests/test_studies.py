@@ -72,6 +72,18 @@ def test_a_cell_joins_the_settings_of_its_place(tmp_path: Path) -> None:
     assert study.baseline == "plain"
 
 
+def test_a_pretraining_is_on_the_same_data_and_network(tmp_path: Path) -> None:
+    first = {"epochs": 7, "task": {"sprel": 1}}
+    study = read_study(write(tmp_path / "grid.yaml", arms={"a": {"task": {"drloc": 0.5}, "lr": 0.1, "first": first}}))
+    values = study.values(Cell("data", "model", "a", 1.0, 5))
+    assert values["first"] == {**TINY["settings"], "pretrain": True, "lr": 0.1, "seed": 5, **first}
+    assert values["task"] == {"drloc": 0.5}
+    table = write(tmp_path / "table.yaml", table="relvit_training", settings={}, arms={"pretrained": {}})
+    paper = read_study(table).values(Cell("cifar10", "vit_s", "pretrained", 1.0, 0))
+    assert sorted(paper["first"]["task"]) == ["position", "sprel"]
+    assert "task" not in paper or paper["task"] == {}
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -208,8 +220,7 @@ def vitlet(*words: str, cwd: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.heavy
 def test_a_study_from_start_to_report(tmp_path: Path) -> None:
-    first = {**TINY["settings"], "pretrain": True}
-    arms = {**TINY["arms"], "pretrained": {"first": first}, "broken": {"model_kwargs": {"depht": 1}}}
+    arms = {**TINY["arms"], "pretrained": {"first": {"epochs": 1}}, "broken": {"model_kwargs": {"depht": 1}}}
     file = write(tmp_path / "mine" / "study.yaml", arms=arms, datasets={"here": {}, "gone": {"data": "nowhere"}})
     process = vitlet("study", "mine", cwd=tmp_path)
     printed = process.communicate()[0]

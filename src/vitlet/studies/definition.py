@@ -5,7 +5,8 @@ title          what the study asks, in a sentence
 settings       of every run, by the keys of `RunConfig`
 datasets       name -> settings; ``data`` is looked for in the data folder first
 models         name -> settings
-arms           name -> settings: what is compared; ``first`` holds the settings of a pre-training before the run
+arms           name -> settings: what is compared; ``first``: a pre-training before the run, on the same data and network,
+               with these settings
 baseline       the arm that the others are compared with (default: the first)
 fractions      shares of the training images
 seeds          a list, or how many
@@ -31,6 +32,7 @@ from typing import Any
 from vitlet.config import RunConfig
 from vitlet.errors import VitletError, nearest
 from vitlet.recipes import Scale, all_recipes, find_recipe, recipes_of
+from vitlet.tasks import TASKS
 from vitlet.values import coerce
 
 AXES = ("datasets", "models", "arms", "fractions", "seeds")
@@ -97,7 +99,13 @@ class Study:
         for layer in layers:
             joined = join(joined, layer)
         recipe = joined.pop("recipe", self.table and f"{self.table}/{cell.dataset}/{cell.model}/{cell.arm}")
-        return join(find_recipe(str(recipe)).values(self.scale), joined) if recipe is not None else joined
+        first = joined.pop("first", None)
+        if recipe is not None:
+            joined = join(find_recipe(str(recipe)).values(self.scale), joined)
+        if first is not None:
+            same = {key: value for key, value in joined.items() if key not in (*TASKS, "task", "init", "first")}
+            joined["first"] = {"pretrain": True, **join(joined.get("first", same), first)}
+        return joined
 
     def paper(self, dataset: str, model: str, arm: str) -> float | None:
         """The published number, where the study is a paper's table."""
