@@ -5,7 +5,7 @@ title          what the study asks, in a sentence
 settings       of every run, by the keys of `RunConfig`
 datasets       name -> settings; ``data`` is looked for in the data folder first
 models         name -> settings
-arms           name -> settings: what is compared; ``first``: a pre-training before the run, on the same data and network,
+arms           name -> settings: what is compared; ``first``: a pre-training before, on the same data and network,
                with these settings
 baseline       the arm that the others are compared with (default: the first)
 fractions      shares of the training images
