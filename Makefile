@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: demo test test-pages test-code test-all browser lint types models faults bench lock clean
+.PHONY: demo test test-pages test-code test-all browser lint types models faults bench site package lock clean
 
 demo: $(INSTALLED)
 	$(BIN)/vitlet train
@@ -66,9 +66,21 @@ $(INSTALLED)-all: $(INSTALLED) requirements-all.lock
 	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements-all.lock
 	touch $(INSTALLED)-all
 
+# The documentation as a site, in build/site; a broken link is an error.
+site: $(INSTALLED)-all
+	$(BIN)/python -m mkdocs build --strict
+
+# Wheel and sdist in dist/; the demo from the wheel alone, in a clean environment
+package: $(INSTALLED)
+	rm -rf dist build/clean
+	$(BIN)/uv build --quiet --out-dir dist .
+	$(BIN)/uv venv --quiet --python $(BIN)/python build/clean
+	$(BIN)/uv pip install --quiet --python build/clean/bin/python dist/*.whl
+	build/clean/bin/vitlet train
+
 lock:
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --generate-hashes --output-file requirements.lock
-	$(BIN)/uv pip compile pyproject.toml --extra dev --extra wandb --extra mlflow --extra trackio \
+	$(BIN)/uv pip compile pyproject.toml --extra dev --extra wandb --extra mlflow --extra trackio --extra site --extra trainers \
 	  --extra browser --extra notebook --universal \
 	  --generate-hashes --output-file requirements-all.lock
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitlet.registration import register_networks
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from vitlet import functional as functional
