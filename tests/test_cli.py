@@ -72,6 +72,11 @@ def test_train_evaluate_predict(folder: Path, tmp_path: Path, capsys: pytest.Cap
     assert main(["train", "--resume", str(tmp_path / "again")]) == 0
 
 
+def test_labels_alone_need_no_grid(folder: Path, tmp_path: Path) -> None:
+    words = ["train", str(folder), *QUICK, "--img-size", "4", "--output", str(tmp_path / "run")]
+    assert main([*words, "--task", "none"]) == 0  # one token of 4 x 4 pixels
+
+
 def test_models_by_pattern(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "swin_t*"]) == 0
     assert capsys.readouterr().out.split() == ["swin_tiny_patch4_window7_224"]
@@ -136,7 +141,7 @@ def strange_test_class(root: Path) -> Path:
         (strange_test_class, [], "its label would lie beyond the classifier"),
         (write_digits, ["--model", "vit_tiny_patch16_22"], "Did you mean 'vit_tiny_patch16_224'"),
         (write_digits, ["--img-size", "2"], "2x2 pixels"),
-        (write_digits, ["--img-size", "4"], "at least 2x2"),
+        (write_digits, ["--task", "drloc=0.5", "--img-size", "4"], "at least 2x2"),
         (write_digits, ["--num-classes", "2"], "labels would lie beyond"),
         (write_digits, ["--device", "cuda"], "is not available here"),
         (write_digits, ["--device", "toaster"], "unknown device"),

@@ -79,7 +79,7 @@ class Listening(Backbone):
         self.model(view.images)
         return self.heard()
 
-    def shapes(self, needs: Needs = Needs(), view: ViewMaker = PlainView()) -> Shapes:
+    def shapes(self, needs: Needs = Needs(), view: ViewMaker = PlainView(), *, least: int = 2) -> Shapes:
         """As in `Backbone`; the layer is the tap, so before and after a norm are the same here."""
         if needs.every_grid:
             raise VitletError(

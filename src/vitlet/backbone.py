@@ -48,14 +48,20 @@ class Backbone(nn.Module):
     def forward(self, view: View, needs: Needs = Needs()) -> Features:
         """One forward pass; raises `VitletError` if something that is needed cannot be had."""
 
-    def shapes(self, needs: Needs = Needs(), view: ViewMaker = PlainView()) -> Shapes:
-        """Sizes of all grids, from one pass over an empty image; also refuses grids no spatial task can use."""
+    def shapes(self, needs: Needs = Needs(), view: ViewMaker = PlainView(), *, least: int = 2) -> Shapes:
+        """Sizes of all grids, from one pass over an empty image; also refuses grids no spatial task can use.
+
+        Args:
+            needs: what is asked for.
+            view: what the network sees.
+            least: the fewest tokens along a side; 1 where no task looks at them.
+        """
         seen = view(self._empty())
         height, width = seen.images.shape[2:]
         with self._explained(height, width), self._quiet():
             features = self(seen, needs)
         last = features.last.shape
-        if min(last.height, last.width) < 2:
+        if min(last.height, last.width) < least:
             raise VitletError(
                 f"{self.describe()} ends in a grid of {last.height}x{last.width} tokens at"
                 f" {height}x{width} pixels; spatial tasks need at least 2x2."
@@ -130,9 +136,9 @@ class TimmBackbone(Backbone):
         self._surveys: dict[tuple[int, int], Survey] = {}
         self._taps: dict[tuple[str, int], Tap] = {}
 
-    def shapes(self, needs: Needs = Needs(), view: ViewMaker = PlainView()) -> Shapes:
+    def shapes(self, needs: Needs = Needs(), view: ViewMaker = PlainView(), *, least: int = 2) -> Shapes:
         """As in `Backbone`; of attention it names all layers there are, and gets ready for those asked for."""
-        shapes = super().shapes(replace(needs, attention=()), view)
+        shapes = super().shapes(replace(needs, attention=()), view, least=least)
         if not needs.attention:
             return shapes
         found = self._survey(view(self._empty()).images)

@@ -228,7 +228,7 @@ def build_backbone(config: RunConfig, num_classes: int) -> tuple[TimmBackbone, d
     if config.grad_checkpointing:
         checkpoint_gradients(model, config.model)
     backbone = TimmBackbone(model, img_size=config.img_size, in_chans=config.in_chans)
-    backbone.shapes()
+    backbone.shapes(least=2 if config.tasks else 1)
     return backbone, arguments
 
 
