@@ -86,7 +86,7 @@ class Listening(Backbone):
                 f"attached tasks read one layer ({self.place.layer!r}): found a task that reads every block. Use"
                 " another variant, or vitlet.Objective with a timm model."
             )
-        shapes = super().shapes(Needs(), view)
+        shapes = super().shapes(Needs(), view, least=least)
         if not needs.attention:
             return shapes
         grids = {(shapes.last.height, shapes.last.width)}
