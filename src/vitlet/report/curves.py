@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from vitlet.report.charts import Series, line_chart
 from vitlet.report.markup import Markup, joined, tag
@@ -57,16 +58,19 @@ def _level_of(key: str, known: Sequence[str]) -> str | None:
 
 def _lines(records: Sequence[RunRecord], key: str) -> list[Series]:
     lines: list[Series] = []
-    level: Series | None = None
+    levels: dict[str, Series] = {}
     for number, record in enumerate(records):
         points = [(row["epoch"], row[key]) for row in record.rows if isinstance(row.get(key), (int, float))]
         if points:
             lines.append(Series(record.name, points, number))
             beside = _level_of(key, list(record.rows[-1]))
-            if beside is not None and level is None:
+            if beside is not None:
                 constant = [(row["epoch"], row[beside]) for row in record.rows if beside in row]
-                level = Series("even attention" if beside.endswith("_uniform") else "chance", constant, 7, dotted=True)
-    return [*lines, level] if level is not None else lines
+                kind = "even attention" if beside.endswith("_uniform") else "chance"
+                levels.setdefault(f"{constant[-1][1]:.6g}", Series(kind, constant, 7, dotted=True))
+    if len(levels) > 1:  # grids of other sizes have chances of their own
+        levels = {value: replace(each, name=f"{each.name} {float(value):.3g}") for value, each in levels.items()}
+    return [*lines, *levels.values()]
 
 
 def _group(key: str) -> str:

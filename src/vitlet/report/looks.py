@@ -19,6 +19,8 @@ from vitlet.report.markup import Markup, data_uri, escaped, image, joined, name_
 from vitlet.report.overview import Looked
 from vitlet.tasks.task import Places
 
+UNSIGNED = " This head tells distances alone; the directions drawn are the true ones."
+
 SHOWN = 4
 """Explained images that are shown, of each run."""
 
@@ -114,12 +116,42 @@ def _row(explanation: Explanation, truth: str) -> Markup:
     if explanation.received:
         last = explanation.received[-1].mean(0)
         figures.append(_figure(overlay(picture, last), "attention, last layer"))
-    if explanation.places is not None:
-        error = explanation.places.error[0]
-        figures.append(tag("figure", _places(picture, explanation.places), tag("figcaption", "places of tokens")))
-        caption = f"error {error.mean():.2f} cells (chance {explanation.places.chance:.2f})"
-        figures.append(_figure(overlay(picture, error.view(explanation.places.sides)), caption))
     return tag("div", *figures, class_="looks")
+
+
+def localization(looked: Looked) -> Markup:
+    """Of each run that has such a head: predicted against true places of tokens, and the error at each place."""
+    panels = []
+    for number, (record, found) in enumerate(looked):
+        placed = [(each.pixels, each.places) for each in found.explanations if each.places is not None]
+        if not placed:
+            continue
+        title = tag("h3", tag("i", class_=f"key s{number % 8}"), name_of(record.name)) if len(looked) > 1 else ""
+        mean = np.mean([float(places.error.mean()) for _, places in placed])
+        text = f"Mean error {mean:.2f} cells per axis on {len(placed)} images; a constant guess has"
+        figures = [_localized(pixels, places) for pixels, places in placed[:SHOWN]]
+        told = tag("p", f"{text} {placed[0][1].chance:.2f}.", "" if placed[0][1].signed else UNSIGNED, class_="small")
+        panels.append(tag("div", title, told, tag("div", *figures, class_="looks places"), class_="panel"))
+    if not panels:
+        return Markup("")
+    legend = (
+        "Tokens are at ",
+        tag("i", class_="dot"),
+        ", the head of the task puts them at ",
+        tag("i", class_="dot predicted"),
+        ", as seen from the token at ",
+        tag("i", class_="dot origin"),
+        ". The brighter the map beside it, the larger the error there. Weights: of the newest checkpoint.",
+    )
+    return joined([tag("p", *legend, class_="small"), tag("div", *panels, class_="panels")])
+
+
+def _localized(pixels: Any, places: Places) -> Markup:
+    picture = picture_of(pixels, 240)
+    error = places.error[0]
+    drawn = tag("figure", _places(picture, places), tag("figcaption", "places of tokens"))
+    caption = f"error {float(error.mean()):.2f} cells, largest {float(error.max()):.2f}"
+    return tag("div", drawn, _figure(overlay(picture, error.view(places.sides)), caption), class_="duo")
 
 
 def _figure(picture: Image.Image, caption: str) -> Markup:
@@ -133,14 +165,17 @@ def overlay(picture: Image.Image, values: Tensor) -> Image.Image:
     spread = array.max() - array.min()
     array = (array - array.min()) / spread if spread > 0 else np.zeros_like(array)
     heat = Image.fromarray((matplotlib.colormaps["inferno"](array)[..., :3] * 255).astype(np.uint8))
-    return Image.blend(picture, heat.resize(picture.size, Image.Resampling.BICUBIC), 0.6)
+    strength = Image.fromarray((255 * (0.3 + 0.5 * array)).astype(np.uint8)).resize(
+        picture.size, Image.Resampling.BICUBIC
+    )
+    return Image.composite(heat.resize(picture.size, Image.Resampling.BICUBIC), picture, strength)
 
 
 def _places(picture: Image.Image, places: Places) -> Markup:
     """Rings where tokens are, a line from each to the dot where the head puts it, a star where it looks from."""
     scale = np.array([picture.height, picture.width]) / np.array(places.sides)
     true, predicted = ((each[0].numpy() + 0.5) * scale for each in (places.true, places.predicted))
-    radius = f"{min(3.0, 0.14 * scale.min()):.1f}"
+    radius = f"{min(3.5, 0.14 * scale.min()):.1f}"
     marks = []
     for (row, column), (at_row, at_column) in zip(_rounded(true), _rounded(predicted), strict=True):
         marks.append(tag("line", x1=column, y1=row, x2=at_column, y2=at_row))

@@ -142,7 +142,9 @@ def _differences(looked: Looked) -> Markup:
     note = (
         "Top-1 in points, paired on the same images, 95 % interval: of the choice of images, not of the luck of a seed."
     )
-    return joined([title, tag("p", note, class_="small"), table(["run", "difference", "on", ""], rows, numbers=[1])])
+    return joined(
+        [title, tag("p", note, class_="small"), table(["run", "difference", "on", "verdict"], rows, numbers=[1])]
+    )
 
 
 def _repeats(looked: Looked) -> Markup:

@@ -14,7 +14,7 @@ from vitlet.errors import VitletError, first_line
 from vitlet.report.classes import by_class, confusions, mistakes, reliabilities
 from vitlet.report.curves import curves
 from vitlet.report.examine import examine
-from vitlet.report.looks import data_section, distances, looks
+from vitlet.report.looks import data_section, distances, localization, looks
 from vitlet.report.markup import Markup, escaped, joined, name_of, tag
 from vitlet.report.overview import Looked, cards, comparison, notes, settings
 from vitlet.report.record import read_run, run_names
@@ -57,6 +57,7 @@ def sections(looked: Looked) -> dict[str, Markup]:
         "Reliability": reliabilities(looked),
         "Surest mistakes": mistakes(looked),
         "What it looks at": looks(looked),
+        "Token localization": localization(looked),
         "Attention distance": distances(looked),
     }
 
@@ -73,7 +74,7 @@ def page(title: str, parts: dict[str, Markup]) -> str:
     body = [tag("section", tag("h2", name), part, id=f"part-{number}") for number, (name, part) in enumerate(filled)]
     made = f"vitlet {__version__}, {datetime.now().astimezone():%Y-%m-%d %H:%M}"
     toggle = tag("button", "light / dark", type="button", id="theme")
-    header = tag("header", tag("h1", name_of(title)), tag("nav", *links, toggle))
+    header = tag("header", tag("div", tag("h1", name_of(title)), toggle, class_="top"), tag("nav", *links))
     content = joined([header, tag("main", *body), tag("footer", made)])
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
