@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import copy
 import io
+import os
 import pickle
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -372,3 +377,73 @@ def test_a_loss_needs_a_forward_pass_of_its_own() -> None:
     attached.loss()
     with pytest.raises(VitletError, match="nothing was heard"):
         attached.loss()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", ["ViT", "SimpleViT", "registers", "Unet"])
+def test_other_libraries(kind: str) -> None:
+    """The real ones: class token in front, none, registers behind, and a map as an answer."""
+    if kind == "Unet":
+        library = pytest.importorskip("segmentation_models_pytorch")
+        model, size = library.Unet("resnet18", encoder_weights=None, classes=3), (64, 96)
+    else:
+        library = pytest.importorskip("vit_pytorch")
+        from vit_pytorch.simple_vit_with_register_tokens import SimpleViT as Registers
+
+        make = Registers if kind == "registers" else getattr(library, kind)
+        size = (32, 32)
+        model = make(image_size=32, patch_size=8, num_classes=CLASSES, dim=16, depth=2, heads=2, mlp_dim=32)
+    before = traces(model)
+    with vitlet.attach(model, [Watch(), vitlet.DRLoc(hidden=8)], img_size=size) as attached:
+        place = attached._listening[0].place
+        assert (place.prefix, place.suffix) == {"ViT": (1, 0), "registers": (0, 4)}.get(kind, (0, 0))
+        model(torch.randn(2, 3, *size))
+        attached.loss().backward()
+        assert attached.tasks["watch"].seen.last.tokens.shape[2:] == ((2, 3) if kind == "Unet" else (4, 4))
+    assert traces(model) == before
+
+
+DISTRIBUTED = """
+import os, sys, torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+import vitlet
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = nn.Sequential(nn.Conv2d(3, 8, 8, 8), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+attached = vitlet.attach(model, [vitlet.SpatialRelations(), vitlet.Position()], img_size=(32, 48))
+wrapped, heads = DDP(model), DDP(attached)
+images, labels = torch.randn(4, 3, 32, 48), torch.arange(4)
+mine = slice(rank * 4 // size, (rank + 1) * 4 // size)
+loss = nn.functional.cross_entropy(wrapped(images[mine]), labels[mine]) + heads()
+loss.backward()
+named = [*model.named_parameters(), *attached.named_parameters()]
+if rank == 0:
+    torch.save({name: each.grad for name, each in named}, sys.argv[1])
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.heavy
+def test_two_processes_have_the_gradients_of_one(tmp_path: Path) -> None:
+    script = tmp_path / "step.py"
+    script.write_text(DISTRIBUTED, encoding="utf-8")
+    found = []
+    for processes in (1, 2):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        target = tmp_path / f"{processes}.pt"
+        started = []
+        for rank in range(processes):
+            place = {"RANK": str(rank), "WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            command = [sys.executable, str(script), str(target)]
+            started.append(subprocess.Popen(command, env=os.environ | place | {"OMP_NUM_THREADS": "1"}))
+        assert [process.wait(300) for process in started] == [0] * processes
+        found.append(torch.load(target, weights_only=True))
+    one, two = found
+    assert one.keys() == two.keys() and all(slope is not None for slope in one.values())
+    torch.testing.assert_close(two, one)
