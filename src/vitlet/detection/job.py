@@ -16,7 +16,7 @@ from vitlet.data.randomness import mix_seed
 from vitlet.detection.coco import CocoImage, CocoSplit, open_coco
 from vitlet.detection.detector import DetectionHead
 from vitlet.detection.metrics import DetectionScores, average_precision, detections
-from vitlet.detection.samples import DetectionSamples, Resizing, evaluation_image, sides_of
+from vitlet.detection.samples import DetectionSamples, Resizing, evaluation_image, make_sides
 from vitlet.detection.settings import DetectConfig
 from vitlet.distributed import World
 from vitlet.errors import VitletError
@@ -118,7 +118,7 @@ def make_resizing(
 ) -> Resizing:
     """How images come to the network."""
     normalize = Preprocess((1, 1), crop_pct=1.0, mean=mean, std=std)
-    return Resizing(sides_of(config), config.long_side, divisor, canvas, normalize)
+    return Resizing(make_sides(config.min_side, config.max_side), config.long_side, divisor, canvas, normalize)
 
 
 def describe(

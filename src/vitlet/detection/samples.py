@@ -16,7 +16,7 @@ from vitlet.data.decode import read_image
 from vitlet.data.preprocess import Preprocess
 from vitlet.detection.coco import CocoImage
 from vitlet.detection.masks import decode
-from vitlet.detection.settings import STEP, DetectConfig
+from vitlet.detection.settings import STEP
 from vitlet.transfer.pyramid import pad_to, padded_size
 
 
@@ -60,9 +60,9 @@ class Resizing:
         return self.batch(images), targets
 
 
-def sides_of(config: DetectConfig) -> tuple[int, ...]:
+def make_sides(smallest: int, largest: int) -> tuple[int, ...]:
     """The shorter sides of multi-scale training: every 32 pixels, and always the largest."""
-    return (*range(config.min_side, config.max_side, STEP), config.max_side)
+    return (*range(smallest, largest, STEP), largest)
 
 
 class DetectionSamples:
