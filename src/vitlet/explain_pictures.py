@@ -96,11 +96,14 @@ def _first_row(explanation: Explanation) -> list[tuple[str, Tensor | None]]:
 
 def _draw_places(axis: Any, pixels: Any, places: Places) -> None:
     """True places as rings, predicted ones as dots at the end of a line, the token they are seen from as a star."""
+    from matplotlib.patheffects import withStroke
+
     scale = np.array(pixels.shape[:2]) / np.array(places.sides)  # pixels of a cell: rows, columns
     true, predicted = ((each[0].numpy() + 0.5) * scale for each in (places.true, places.predicted))
+    edged = [withStroke(linewidth=1.8, foreground="black")]  # to be seen on white, too
     for start, end in zip(true, predicted, strict=True):
-        axis.plot([start[1], end[1]], [start[0], end[0]], color="white", linewidth=0.8, alpha=0.8)
-    axis.scatter(true[:, 1], true[:, 0], s=7, facecolors="none", edgecolors="white", linewidths=0.7)
+        axis.plot([start[1], end[1]], [start[0], end[0]], color="white", linewidth=0.8, path_effects=edged)
+    axis.scatter(true[:, 1], true[:, 0], s=7, facecolors="none", edgecolors="white", linewidths=0.7, path_effects=edged)
     axis.scatter(predicted[:, 1], predicted[:, 0], s=6, color="#ff8c1a")
     if places.origin is not None:
         axis.scatter(*true[places.origin, ::-1], s=40, marker="*", color="#35d0ff", zorder=3)

@@ -224,6 +224,8 @@ def notes(looked: Looked) -> Markup:
         sentences = [*record.result.get("warnings", ()), *found.left_out]
         if record.state != "finished":
             sentences.insert(0, f"{record.progress()}: the numbers are those of the epochs so far.")
+        if record.scores is not None and record.scores[0] == "val":
+            sentences.append("There are no test images: the validation images also chose the epoch, which flatters.")
         prefix = [name_of(record.name), ": "] if len(looked) > 1 else []
         items += [tag("li", *prefix, sentence) for sentence in dict.fromkeys(sentences)]
     return tag("ul", *items, class_="notes") if items else Markup("")
