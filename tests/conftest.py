@@ -54,7 +54,7 @@ def small_runs(shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) ->
     """Two runs with a task and other seeds, and one of two classes; for tests that only read."""
     from vitlet.cli import main
 
-    quick = ["--img-size", "16", "--model-kwargs", "patch_size=4", "embed_dim=32", "depth=1", "num_heads=2"]
+    quick = ["--img-size", "16", "--model-kwargs", "patch_size=4", "embed_dim=32", "depth=2", "num_heads=2"]
     quick += ["--epochs", "2", "--hflip", "0", "-b", "8", "--task", "drloc=0.1", "--drloc.hidden", "16"]
     root = tmp_path_factory.mktemp("small")
     for number, extra in enumerate(([], ["--seed", "1"], ["--classes", "digit 0", "digit 1"])):
