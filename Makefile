@@ -81,7 +81,7 @@ package: $(INSTALLED)
 lock:
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --generate-hashes --output-file requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --extra dev --extra wandb --extra mlflow --extra trackio --extra site --extra trainers \
-	  --extra browser --extra notebook --universal \
+	  --extra browser --extra notebook --extra onnx --extra openvino --universal \
 	  --generate-hashes --output-file requirements-all.lock
 
 clean:
