@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vitlet import VitletError
+from vitlet.features import Features, Grid
 from vitlet.geometry import grid_coords
 from vitlet.tasks.jigsaw import Jigsaw, assignment, jigsaw_loss, places_in_order
 from vitlet.testing import TaskSuite, token_grid
@@ -80,3 +81,16 @@ def test_refusals() -> None:
     task = suite.built()
     with pytest.raises(VitletError, match=r"jigsaw has 3x5 cells to fill, found a grid of 4x5 tokens"):
         task(token_grid(height=4, width=5))
+
+
+def test_places_are_those_of_the_joint_assignment() -> None:
+    """A head that reads the cell off the token puts every token where it came from."""
+    task = TestJigsaw().built()
+    features = token_grid(channels=COUNT, shuffled=True)
+    cells = places_in_order(features.last.coords, HEIGHT, WIDTH)
+    tokens = torch.nn.functional.one_hot(cells, COUNT).float().transpose(1, 2).unflatten(2, (HEIGHT, WIDTH))
+    task.head = torch.nn.Linear(COUNT, COUNT)
+    task.head.weight.data.copy_(9 * torch.eye(COUNT))
+    found = task.places(Features(images=tokens, last=Grid(tokens, features.last.coords)))
+    assert found.sides == (HEIGHT, WIDTH) and torch.equal(found.predicted, features.last.coords)
+    assert found.error.max() == 0 < found.chance

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from vitlet.errors import VitletError
 from vitlet.features import Features, Needs, Shapes
-from vitlet.tasks.task import Task, TaskResult
+from vitlet.geometry import constant_error
+from vitlet.tasks.task import Places, Task, TaskResult
 
 AT_CHANCE = 1.05
 """An accuracy below this multiple of the chance level counts as nothing learned."""
@@ -108,6 +109,15 @@ class Jigsaw(Task):
             "chance": 100 / (found[0] * found[1]),
         }
         return TaskResult(jigsaw_loss(scores, cells, self.steps), metrics)
+
+    def places(self, features: Features) -> Places:
+        """The most likely cell of each token under the joint assignment."""
+        grid = features.tapped(self.tap).pooled(self.pool)
+        cells = assignment(self.head(grid.sequence()), self.steps).argmax(2)  # B, N
+        predicted = torch.stack([cells // self.sides[1], cells % self.sides[1]], dim=-1).float()
+        error = (predicted - grid.coords).abs().mean(-1)
+        chance = sum(constant_error(torch.arange(side).float()) for side in self.sides) / 2
+        return Places(predicted, grid.coords, error, self.sides, None, True, chance)
 
     def verdict(self, metrics: Mapping[str, float]) -> str | None:
         accuracy, chance = metrics["accuracy"], metrics["chance"]
