@@ -123,7 +123,6 @@ class Explainer:
         )
         left_out: list[str] = []
         maps: list[AttentionMap] = []
-        evidence, guess = None, None
         try:
             with torch.inference_mode():
                 maps = list(backbone(View(batch), Needs(attention="all")).attention.values())
@@ -131,16 +130,7 @@ class Explainer:
             left_out.append(f"attention: {problem}")
         finally:
             backbone.remove()
-        if self.classes:
-            try:
-                evidence, logits, _ = class_map(backbone, batch)
-                evidence = evidence[0].cpu()
-                probability, label = logits[0].float().softmax(-1).max(-1)
-                guess = (self.classes[int(label)], float(probability))
-            except VitletError as problem:
-                left_out.append(f"class map: {problem}")
-        else:
-            left_out.append("class map: the network was trained without labels and has no classifier.")
+        evidence, guess = self._evidence(backbone, batch, left_out)
         if self.no_locator:
             left_out.append(f"localization map: {self.no_locator}")
         return Explanation(
@@ -154,6 +144,21 @@ class Explainer:
             places=self.locator(batch) if self.locator else None,
             left_out=tuple(left_out),
         )
+
+    def _evidence(
+        self, backbone: TimmBackbone, batch: Tensor, left_out: list[str]
+    ) -> tuple[Tensor | None, tuple[str, float] | None]:
+        """The class map of the only image, and the class that it is for."""
+        if not self.classes:
+            left_out.append("class map: the network was trained without labels and has no classifier.")
+            return None, None
+        try:
+            found = class_map(backbone, batch)
+        except VitletError as problem:
+            left_out.append(f"class map: {problem}")
+            return None, None
+        probability, label = found.logits[0].float().softmax(-1).max(-1)
+        return found.evidence[0].cpu(), (self.classes[int(label)], float(probability))
 
     def file(self, path: Path) -> Explanation:
         """Explain one image file."""
