@@ -24,7 +24,7 @@ WHY = (
     "Cascade: boxes do not depend on the class here (4 numbers instead of 4 x 80 in each of three stages, 1.0 M fewer);"
     " with masks on the last stage alone two mask heads of 2.6 M are left out.",
     "UPerNet is the same network, with an auxiliary head of one convolution of 256 channels (0.9 M).",
-    "The backbone has no classifier; the norm after its last stage is counted, which dense heads replace by one a level.",
+    "The backbone has no classifier. The norm after its last stage is counted; dense heads have one for each level.",
 )
 
 

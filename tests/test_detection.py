@@ -293,7 +293,7 @@ def test_mask_rcnn_is_that_of_torchvision() -> None:
             maps = opened.backbone.model.forward_intermediates(batch, norm=False, output_fmt="NCHW")[1]
             return head.neck(maps)
 
-    resize = transform.GeneralizedRCNNTransform(64, 64, [0.0] * 3, [1.0] * 3, fixed_size=(64, 64))
+    resize = transform.GeneralizedRCNNTransform(64, 64, [0.0] * 3, [1.0] * 3, fixed_size=(64, 64), _skip_resize=True)
     theirs = GeneralizedRCNN(Body(), head.rpn, head.roi_heads, resize).train()
     fill = torch.nn.functional.pad
     whole = [each | {"masks": fill(each["masks"], (0, 0, 0, 64 - each["size"][0]))} for each in targets]
@@ -410,7 +410,8 @@ def test_a_whole_run(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "already exists" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("head", ["mask-rcnn", pytest.param("cascade", marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("head", ["mask-rcnn", "cascade"])
 def test_resume_is_exact(head: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = {"drloc": TaskConfig(0.5, options={"hidden": 8, "pairs": 4})}
     whole = config(data, tmp_path / "whole", head=head, tasks=tasks)
