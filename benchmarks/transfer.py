@@ -4,9 +4,9 @@
 
 CAMVID holds {train,val,test}/{images,masks} (367, 101 and 233 images of 240 x 180, 11 classes, 11 does not count),
 IMAGENETTE {train,val}/CLASS (96 x 96). For each of three seeds a small Swin is trained on Imagenette's classes, without
-and with DRLoc, and a UPerNet of 64 channels on CamVid from random weights and from each of the two. The weights that are
-best on the validation images are tested once. The command can be stopped at any moment and given again: every run is
-continued where it was, a finished one is not run again, and the table is written after each.
+and with DRLoc, and a UPerNet of 64 channels on CamVid from random weights and from each of the two. The weights that
+are best on the validation images are tested once. The command can be stopped at any moment and given again: every run
+is continued where it was, a finished one is not run again, and the table is written after each.
 """
 
 from __future__ import annotations
