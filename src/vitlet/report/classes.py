@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from PIL import Image
 from vitlet.errors import VitletError
 from vitlet.explain import displayable
 from vitlet.report.charts import matrix, reliability
-from vitlet.report.examine import Examined, Predictions
+from vitlet.report.examine import Predictions
 from vitlet.report.markup import (
     Child,
     Markup,
@@ -194,8 +193,3 @@ def _panels(looked: Looked, draw: Any) -> Markup:
             tag("div", title, tag("p", where, class_="small"), draw(record, found.predictions), class_="panel")
         )
     return tag("div", *panels, class_="panels") if panels else Markup("")
-
-
-def can_predict(examined: Sequence[Examined]) -> bool:
-    """Whether there is anything to show here."""
-    return any(found.predictions is not None for found in examined)
