@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from vitlet.errors import VitletError
 from vitlet.flags import Parser
 
 
@@ -14,7 +15,7 @@ def run(words: list[str]) -> int:
         description="One HTML file that opens anywhere: what was trained, how well it does, where it goes wrong, what"
         " it looks at. Several runs are shown side by side. A run that is still training works.",
     )
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="run folders")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="run folders; or one study, for its tables")
     parser.add_argument(
         "--output", metavar="FILE", help="the HTML file [RUN/report.html; of several runs report.html here]"
     )
@@ -22,10 +23,16 @@ def run(words: list[str]) -> int:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps [auto]")
     chosen = parser.parse_all(words)
     from vitlet.report.page import report_runs
+    from vitlet.studies.report import is_study, report_study
     from vitlet.summary import say
 
     runs = [Path(run) for run in chosen.runs]
     output = Path(chosen.output or (runs[0] / "report.html" if len(runs) == 1 else "report.html"))
-    # A folder that is no run but holds runs (a study) branches off here, before it is refused.
+    if is_study(runs[0]):
+        if len(runs) > 1:
+            raise VitletError("a study is reported by itself; name one study, or runs.")
+        for file in report_study(runs[0], Path(chosen.output) if chosen.output else None):
+            say(f"written: {file}")
+        return 0
     say(f"report: {report_runs(runs, output, most=chosen.images, device=chosen.device)}")
     return 0
