@@ -28,7 +28,6 @@ from vitlet.runtimes import has_bfloat16
 
 CASES = (
     ("vit_tiny_patch16_224", 1),
-    ("vit_tiny_patch16_224", 8),
     ("vit_for_64px", 1),
     ("vit_for_64px", 16),
     ("swin_for_64px", 1),
@@ -103,7 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15, help="of every way [15]")
     parser.add_argument("--run", type=Path, help="a run of three channels, for agreement on its own test images")
-    parser.add_argument("--images", type=int, default=500, help="for agreement [500]")
+    parser.add_argument("--images", type=int, default=300, help="for agreement [300]")
     parser.add_argument("--output", type=Path, help="write the table here")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
@@ -121,11 +120,14 @@ def main() -> None:
             times: dict[str, list[float]] = {way: [] for way in everyone}
             for _ in range(chosen.rounds + 2):
                 for way, answer in everyone.items():
-                    if way == "eager bf16" and len(times[way]) > 4:  # slow here, and no candidate
+                    if way == "eager bf16" and (count > 1 or len(times[way]) > 4):  # slow where it is emulated
                         continue
                     times[way].append(cpu_ms(partial(answer, images)))
-            found = {way: statistics.median(values[2:]) for way, values in times.items()}
-            cells = [f"{value:.1f} ({found['eager'] / value:.2f})" for value in found.values()]
+            found = {way: statistics.median(values[2:]) for way, values in times.items() if values}
+            cells = [
+                f"{found[way]:.1f} ({found['eager'] / found[way]:.2f})" if way in found else "not measured"
+                for way in times
+            ]
             best = found["eager"] / min(found["onnxruntime"], found["OpenVINO"])
             verdict = "pass" if best >= NEEDED_FP32 else "**fail**"
             report.add([f"| {name} | {count} | {' | '.join(cells)} | {best:.2f}, {verdict} |"])
