@@ -187,6 +187,9 @@ def main() -> None:
     report.add(
         [f"Memory of the server: {found.memory[0]:.0f} MiB after a tenth, {found.memory[1]:.0f} MiB at the end."]
     )
+    report.add(
+        [f"The machine was shared: {os.getloadavg()[1]:.0f} processes wanted its {os.cpu_count()} cores meanwhile."]
+    )
     for line in found.wrong[:10]:
         report.add([f"- {line}"])
     report.close()
