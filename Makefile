@@ -80,7 +80,8 @@ package: $(INSTALLED)
 
 lock:
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --generate-hashes --output-file requirements.lock
-	$(BIN)/uv pip compile pyproject.toml --extra dev --extra wandb --extra mlflow --extra trackio --extra site --extra trainers \
+	$(BIN)/uv pip compile pyproject.toml --extra dev --extra wandb --extra mlflow --extra trackio --extra ray --extra tune \
+	  --extra site --extra trainers \
 	  --extra browser --extra notebook --extra onnx --extra openvino --universal \
 	  --generate-hashes --output-file requirements-all.lock
 
