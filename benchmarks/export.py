@@ -1,7 +1,7 @@
 """How fast exports are, against the network in PyTorch.
 
 The same images through PyTorch (eager), onnxruntime and OpenVINO, in turns in one process, one thread. CPU time, the
-median of the rounds. "same first guess" is on test images of real photographs with a network that was trained on
+median of the rounds. "Same first guess" is on real photographs with a network that was trained on
 others of them for a few epochs, by name of the run that is given; without a run the weights are random and agreement
 is left out.
 """
@@ -144,7 +144,7 @@ def main() -> None:
         if chosen.run:
             same = agreement(chosen.run, Path(work) / "run", chosen.images)
             shares = ", ".join(f"{name} {share:.1%}" for name, share in same.items() if name != "eager")
-            report.add(["", f"Same first guess as eager on {chosen.images} test images: {shares}."])
+            report.add(["", f"Same first guess as eager on {chosen.images} images that the run was not trained on: {shares}."])
             report.add([f"Needed: {NEEDED_SAME:.0%}."])
     report.close()
 
