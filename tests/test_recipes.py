@@ -97,6 +97,7 @@ def test_listing_is_quick_and_needs_no_torch() -> None:
     done = subprocess.run([sys.executable, "-c", command, "recipes"], capture_output=True, text=True, check=True)
     assert "drloc_table4" in done.stdout
     assert "80 rows" in done.stdout
+    assert "drloc_table12" in done.stdout
 
 
 def test_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,6 +109,10 @@ def test_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "83.24" in printed
     assert main(["recipes", "relvit_training/cifar10/vit_s/pretrained", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["first"]["pretrain"] is True
+    assert main(["recipes", "drloc_table10_cascade"]) == 0
+    printed = capsys.readouterr().out
+    assert "vitlet detect train coco --recipe drloc_table10_cascade" in printed
+    assert "head: cascade" in printed
 
 
 @pytest.mark.parametrize(
