@@ -144,8 +144,8 @@ def main() -> None:
         if chosen.run:
             same = agreement(chosen.run, Path(work) / "run", chosen.images)
             shares = ", ".join(f"{name} {share:.1%}" for name, share in same.items() if name != "eager")
-            report.add(["", f"Same first guess as eager on {chosen.images} images that the run was not trained on: {shares}."])
-            report.add([f"Needed: {NEEDED_SAME:.0%}."])
+            report.add(["", f"Same first guess as eager on {chosen.images} images that the run was not trained on:"])
+            report.add([f"{shares}. Needed: {NEEDED_SAME:.0%}."])
     report.close()
 
 

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -190,6 +191,9 @@ def test_hostile_and_damaged_exports(
         Predictor.load(folder)
 
 
+extras = pytest.mark.skipif(  # looked for without importing it: a plain import of OpenVINO reports to its makers
+    find_spec("openvino") is None or find_spec("onnxscript") is None, reason="needs the extras 'onnx' and 'openvino'"
+)
 SMALL = {
     "vit": {"depth": 1},
     "swin": {"depths": [1, 2], "num_heads": [3, 6]},
@@ -201,12 +205,11 @@ SMALL = {
 
 
 @pytest.mark.heavy
+@extras
 @pytest.mark.parametrize("kind", SMALL)
 def test_every_kind_of_network_to_every_program(
     kind: str, shared_folder: Path, image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("onnxruntime", reason="needs the extra 'onnx'")
-    pytest.importorskip("openvino", reason="needs the extra 'openvino'")
     kwargs = [f"{key}={json.dumps(value)}" for key, value in SMALL[kind].items()]
     run = tmp_path / "run"
     words = ["train", str(shared_folder), "--model", f"{kind}_for_32px", "--model-kwargs", *kwargs, "--epochs", "1"]
@@ -220,8 +223,8 @@ def test_every_kind_of_network_to_every_program(
 
 
 @pytest.mark.heavy
+@extras
 def test_bfloat16(small_runs: list[Path], image: Path, tmp_path: Path) -> None:
-    pytest.importorskip("openvino", reason="needs the extra 'openvino'")
     for form in ("torch", "openvino"):
         folder, parity = export_run(small_runs[0], form, tmp_path / form, dtype="bfloat16")  # type: ignore[arg-type]
         assert 0 < parity.largest < 0.1
@@ -230,8 +233,8 @@ def test_bfloat16(small_runs: list[Path], image: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
+@extras
 def test_openvino_sends_nothing_home(tmp_path: Path) -> None:
-    pytest.importorskip("openvino", reason="needs the extra 'openvino'")
     code = (
         "import sys; from vitlet.runtimes import import_openvino; import_openvino().Core();"
         "print(any(name.startswith('openvino_telemetry.') for name in sys.modules))"
