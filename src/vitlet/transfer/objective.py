@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from vitlet.backbone import Backbone
 from vitlet.features import Features, Needs
-from vitlet.objective import Objective, Term
+from vitlet.objective import Objective, Outcome, Term
 from vitlet.views import PlainView
 
 GRIDS = Needs(every_grid=True)
@@ -41,6 +42,12 @@ class TransferObjective(Objective):
     def __init__(self, backbone: Backbone, head: nn.Module, terms: Sequence[Term] = ()) -> None:
         super().__init__(backbone, terms)
         self.head = head
+
+    def forward(
+        self, images: Tensor, labels: Any = None, weights: Mapping[str, float | Tensor] | None = None
+    ) -> Outcome:
+        """One step's losses; no logits, which nothing reads: DDP would wait for gradients through them."""
+        return replace(super().forward(images, labels, weights), logits=None)
 
     def main(self, features: Features, labels: Any) -> dict[str, Tensor]:
         """The losses of the head."""
