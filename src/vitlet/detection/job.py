@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,17 +56,6 @@ def prepare_detection(config: DetectConfig, world: World) -> tuple[TransferJob, 
     resizing = make_resizing(config, levels.divisor, fixed, mean, std)
     dataset = DetectionSamples(train.images, resizing, masks=masks, hflip=config.hflip or 0.0)
     samples = TrainingSamples(dataset, DetectionSamples.KEYS, config.seed, resizing.collate)
-    autocast = make_autocast(config, device)
-
-    def evaluation(split: CocoSplit) -> Callable[[World, Callable[[], None]], DetectionScores]:
-        def run(world: World, between: Callable[[], None]) -> DetectionScores:
-            with autocast():
-                return evaluate_detector(
-                    network, resizing, split.images, split.categories, masks=masks, world=world, between=between
-                )
-
-        return run
-
     job = TransferJob(
         config,
         objective,
@@ -75,9 +66,29 @@ def prepare_detection(config: DetectConfig, world: World) -> tuple[TransferJob, 
         [name for _, name in train.categories],
         "; ".join(f"{name}: {split.note()}" for name, split in splits.items()),
         samples,
-        {name: evaluation(split) for name, split in splits.items() if name != "train"},
+        {
+            name: partial(_evaluation, network, resizing, split, make_autocast(config, device), masks)
+            for name, split in splits.items()
+            if name != "train"
+        },
     )
     return job, training_batches(config, samples, world, device)
+
+
+def _evaluation(
+    network: Network,
+    resizing: Resizing,
+    split: CocoSplit,
+    autocast: Callable[[], AbstractContextManager[Any]],
+    masks: bool,
+    world: World,
+    between: Callable[[], None],
+) -> DetectionScores:
+    """The numbers of a split, as the loop asks for them."""
+    with autocast():
+        return evaluate_detector(
+            network, resizing, split.images, split.categories, masks=masks, world=world, between=between
+        )
 
 
 def with_validation(splits: dict[str, CocoSplit], config: DetectConfig) -> dict[str, CocoSplit]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -89,15 +92,6 @@ def prepare_segmentation(config: SegmentConfig, world: World) -> tuple[TransferJ
     segmenting = make_segmenting(config, levels.divisor, opened.fixed, normalize)
     images = SegmentationSamples(data, data.splits["train"].pairs, make_cropping(config, normalize))
     samples = TrainingSamples(images, SegmentationSamples.KEYS, config.seed, collate)
-    autocast = make_autocast(config, device)
-
-    def evaluation(split: MaskedSplit) -> Callable[[World, Callable[[], None]], SegmentationScores]:
-        def run(world: World, between: Callable[[], None]) -> SegmentationScores:
-            with autocast():
-                return evaluate_segmenter(network, segmenting, data, split, world=world, between=between)
-
-        return run
-
     job = TransferJob(
         config,
         objective,
@@ -108,9 +102,27 @@ def prepare_segmentation(config: SegmentConfig, world: World) -> tuple[TransferJ
         data.classes,
         "; ".join(f"{name}: {split.note()}" for name, split in data.splits.items()),
         samples,
-        {name: evaluation(split) for name, split in data.splits.items() if name != "train"},
+        {
+            name: partial(_evaluation, network, segmenting, data, split, make_autocast(config, device))
+            for name, split in data.splits.items()
+            if name != "train"
+        },
     )
     return job, training_batches(config, samples, world, device)
+
+
+def _evaluation(
+    network: Network,
+    segmenting: Segmenting,
+    data: MaskedData,
+    split: MaskedSplit,
+    autocast: Callable[[], AbstractContextManager[Any]],
+    world: World,
+    between: Callable[[], None],
+) -> SegmentationScores:
+    """The numbers of a split, as the loop asks for them."""
+    with autocast():
+        return evaluate_segmenter(network, segmenting, data, split, world=world, between=between)
 
 
 def with_validation(data: MaskedData, config: SegmentConfig) -> MaskedData:

@@ -48,6 +48,7 @@ class TransferConfig(RunConfig):
 
     @property
     def network(self) -> str:
+        """What the backbone is called in the name of a run's folder."""
         return Path(self.backbone).name
 
 
