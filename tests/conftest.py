@@ -16,6 +16,11 @@ from sklearn.datasets import load_digits
 torch.set_num_threads(1)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What compiles comes last: compiled code leaves threads behind, and tests of several processes fork."""
+    items.sort(key=lambda item: "compile" in item.name)
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)

@@ -373,6 +373,7 @@ def train_on_digits(weight: float, steps: int = 120) -> tuple[float, float]:
     return reach, (outcome.logits.argmax(1) == labels[1500:]).float().mean().item()
 
 
+@pytest.mark.heavy
 def test_attention_reaches_less_far_on_real_images_at_the_suggested_weight() -> None:
     plain, accuracy = train_on_digits(0.0)
     priced, with_price = train_on_digits(AttentionDistance.suggested_weight)

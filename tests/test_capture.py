@@ -302,6 +302,7 @@ def test_compiles_without_a_graph_break() -> None:
     torch.testing.assert_close(compiled(images, labels).loss, whole(images, labels).loss)
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # where dynamo breaks the graph
 def test_compiles_without_a_map() -> None:
     whole = vitlet.Objective(

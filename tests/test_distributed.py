@@ -66,6 +66,7 @@ def test_two_processes_equal_one_that_accumulates(data: Path, tmp_path: Path) ->
     assert_close(one, two, names=tuple(key for key in read_rows(one)[0] if key.startswith(("train/", "val/loss"))))
 
 
+@pytest.mark.heavy
 def test_sharding_changes_nothing_but_where_the_weights_are(data: Path, tmp_path: Path) -> None:
     changes = {"model_kwargs": {**faults.VIT, "embed_dim": 144, "num_heads": 3}, "clip_grad": 0.5}  # blocks are large
     assert_close(
@@ -73,6 +74,7 @@ def test_sharding_changes_nothing_but_where_the_weights_are(data: Path, tmp_path
     )
 
 
+@pytest.mark.heavy
 def test_a_sharded_checkpoint_of_two_processes_is_continued_by_one(data: Path, tmp_path: Path) -> None:
     changes: dict[str, Any] = {"tasks": {"sprel": TaskConfig(0.3)}, "fsdp": True}  # nothing is drawn in the network
     whole = finished(data, tmp_path / "whole", 2, **changes)

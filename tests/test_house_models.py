@@ -264,6 +264,7 @@ def test_every_grid_task_reaches_the_first_layer(name: str) -> None:
     assert list(model.state_dict()) == keys
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["cvt_13", "t2t_vit_14"])
 def test_compiles_in_one_piece(name: str) -> None:
     model, images = make(name), noise(name)

@@ -89,6 +89,7 @@ def build(folder: Path, cache: Path, answers: multiprocessing.Queue[float]) -> N
     answers.put(sum(float(kept(images(folder), cache=cache).images.image(i, 3).sum()) for i in range(24)))
 
 
+@pytest.mark.heavy
 def test_two_processes_share_one_cache(folder: Path, tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     answers: multiprocessing.Queue[float] = context.Queue()
