@@ -19,9 +19,11 @@ test-pages: $(INSTALLED)
 test-code: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not heavy" $(PAGES:%=--ignore=%)
 
-# What takes longer, or needs more: torchrun's agents, restarts, compilation, other people's trackers.
+# What takes longer, or needs more: torchrun's agents, restarts, compilation, other people's trainers and trackers.
+# A process for each file, two at a time: some libraries leave threads behind that a later fork would not survive.
+HEAVY := $(shell grep -l "mark.heavy" tests/test_*.py)
 test-all: $(INSTALLED)-all browser
-	$(BIN)/python -m pytest -m heavy
+	printf '%s\n' $(HEAVY) | xargs -P 2 -n 1 $(BIN)/python -m pytest -m heavy
 
 # Debian's, for the tests of pages; without root they are skipped, and say so.
 browser:

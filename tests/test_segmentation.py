@@ -273,6 +273,15 @@ def test_a_whole_run(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert np.asarray(mask).max() < 3
     assert main(["segment", "predict", str(run), "nowhere.png"]) == 2
     assert "no such image file: nowhere.png" in capsys.readouterr().err
+    assert main(["report", str(run)]) == 0
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert f"{found['mIoU']:.2f}" in page
+    assert "drloc" in page
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.yaml").write_text("job: detect train\n")
+    assert main(["report", str(run), str(other)]) == 2
+    assert "`vitlet detect train` and of `vitlet segment train` need reports" in capsys.readouterr().err
 
 
 def test_resume_is_exact(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,9 @@ def run(words: list[str]) -> int:
     parser.add_argument("--images", metavar="N", type=int, default=5000, help="predict at most so many images [5000]")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps [auto]")
     chosen = parser.parse_all(words)
+    from vitlet.config import RunConfig
     from vitlet.report.page import report_runs
+    from vitlet.report.transfer import job_of, report_transfer
     from vitlet.studies.report import is_study, report_study
     from vitlet.summary import say
 
@@ -33,6 +35,9 @@ def run(words: list[str]) -> int:
             raise VitletError("a study is reported by itself; name one study, or runs.")
         for file in report_study(runs[0], Path(chosen.output) if chosen.output else None):
             say(f"written: {file}")
+        return 0
+    if job_of(runs[0]) != RunConfig.JOB:
+        say(f"report: {report_transfer(runs, output)}")
         return 0
     say(f"report: {report_runs(runs, output, most=chosen.images, device=chosen.device)}")
     return 0

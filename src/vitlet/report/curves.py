@@ -78,7 +78,8 @@ def _group(key: str) -> str:
         return GROUPS[3]
     if key.count("/") == 2:
         return "Tasks"
-    return "Accuracy" if key in ("val/top1", "val/top5", "val/balanced") else "Losses"
+    measured = key.startswith("val/") and "loss" not in key
+    return "Accuracy" if measured else "Losses"
 
 
 def _title(key: str) -> str:
@@ -88,5 +89,5 @@ def _title(key: str) -> str:
     if side == "weight":
         return f"weight of {rest}"
     words = rest.replace("/", ": ").replace("_cells", ", cells").replace("_", " ")
-    kind = "" if rest.count("/") else "loss of "
+    kind = "" if rest.count("/") or _group(key) == "Accuracy" else "loss of "
     return f"{kind}{words}" + (" (validation)" if side == "val" else "")

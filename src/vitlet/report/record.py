@@ -15,6 +15,7 @@ from vitlet.config import RunConfig
 from vitlet.errors import VitletError, first_line
 from vitlet.feeding import choose_crop
 from vitlet.report.numbers import Interval, wilson
+from vitlet.result import BEST, score
 from vitlet.runs import read_config, read_rows
 
 State = Literal["finished", "training", "stopped"]
@@ -54,16 +55,16 @@ class RunRecord:
             if self.result.get(split):
                 return split, self.result[split]
         best = self.best
-        if best is None or "val/top1" not in best:
+        if best is None or not any(key in best for key in BEST):
             return None
         return "val", {key.removeprefix("val/"): best[key] for key in best if key.startswith("val/")}
 
     @property
     def best(self) -> dict[str, Any] | None:
         """The row of the best epoch so far."""
-        rated = [row for row in self.rows if "val/top1" in row]
+        rated = [row for row in self.rows if any(key in row for key in BEST)]
         if rated:
-            return max(rated, key=lambda row: (row["val/top1"], -row["epoch"]))
+            return max(rated, key=lambda row: (score(row), -row["epoch"]))
         return self.rows[-1] if self.rows else None
 
     def accuracy(self, split: str) -> Interval | None:
@@ -89,9 +90,9 @@ class RunRecord:
         return f"still training, {done} so far" if self.state == "training" else f"not finished, {done}"
 
 
-def read_run(path: Path, name: str) -> RunRecord:
-    """Read a run folder; anything else is refused."""
-    config = read_config(path)
+def read_run(path: Path, name: str, kind: type[RunConfig] = RunConfig) -> RunRecord:
+    """Read the folder of a run of this kind; anything else is refused."""
+    config = read_config(path, kind)
     try:
         rows = read_rows(path)
         file = path / "result.json"
