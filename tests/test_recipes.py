@@ -145,7 +145,9 @@ def _distinct() -> list[Any]:
                 tasks = {name: replace(task, weight=1.0) for name, task in config.tasks.items()}
                 key = f"{config.model} {config.model_kwargs} {config.img_size} {config.positions} {tasks}"
                 found.setdefault(key, (row.name, config))
-    return [pytest.param(config, id=name) for name, config in found.values()]
+    mega = find_recipe("relvit_training/cifar10/vit_s/pretrained-mega").first_config("small")
+    assert mega is not None
+    return [*(pytest.param(config, id=name) for name, config in found.values()), pytest.param(mega, id="mega, small")]
 
 
 @pytest.mark.heavy

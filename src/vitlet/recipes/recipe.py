@@ -80,7 +80,7 @@ def small(config: RunConfig) -> RunConfig:
     return replace(
         config,
         model=SMALL_MODELS[family],
-        model_kwargs={},
+        model_kwargs={"dynamic_img_size": True} if "dynamic_img_size" in config.model_kwargs else {},
         pretrained=False,
         img_size=(SMALL_SIDE, SMALL_SIDE),
         per_class=None if config.pretrain else max(2, round(SMALL_IMAGES / classes)),

@@ -38,6 +38,8 @@ def released(dataset: str, tasks: dict[str, TaskConfig], *, pretrain: bool = Fal
         pretrain: without labels; the positional embedding is then off.
     """
     settings = {"model": "vit_small_patch16_224", **SETTINGS[dataset]}
+    if any(task.view == "mega" for task in tasks.values()):  # a view of fewer tokens, so of another size
+        settings["model_kwargs"] = {**settings.get("model_kwargs", {}), "dynamic_img_size": True}
     return RunConfig(
         data=dataset,
         **settings,
