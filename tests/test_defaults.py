@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from vitlet.cli import main
 from vitlet.commands.train import task_flags
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.data.sources import load_dataset
-from vitlet.defaults import MEASURED, Measured, choose_tasks
+from vitlet.defaults import Measured, choose_tasks
 from vitlet.feeding import data_request
 from vitlet.runs import read_config
 
@@ -40,11 +39,10 @@ def test_the_surest_gain_that_fits_is_chosen(folder: Path) -> None:
     assert "no gain has been measured" in why
 
 
-def test_what_is_measured_has_a_study() -> None:
-    for each in MEASURED:
-        assert (Path("studies") / each.study / "study.yaml").is_file()
-        assert each.gain > each.half > 0
-        re.compile(each.models)
+@pytest.mark.parametrize(("gain", "half"), [(1.0, 1.0), (0.5, 0.9), (-2.0, 0.5), (1.0, 0.0)])
+def test_what_shows_nothing_cannot_become_a_default(gain: float, half: float) -> None:
+    with pytest.raises(ValueError, match="excludes zero"):
+        Measured("study", "vit_.*", 10, 100, SMALL, gain=gain, half=half)
 
 
 def test_the_command_chooses_says_so_and_can_be_told_not_to(
@@ -98,6 +96,7 @@ def test_tune_searches_and_goes_on(folder: Path, tmp_path: Path, capsys: pytest.
     assert json.loads((tmp_path / "t" / "trial-0" / "result.json").read_text())["test"] is None
 
 
+@pytest.mark.heavy  # optuna is there
 @pytest.mark.parametrize(
     ("words", "expected"),
     [(["--val-fraction", "0"], "no validation images to tune on"), (["--nproc", "2"], "leave --nproc out")],

@@ -117,6 +117,11 @@ def test_a_table_is_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert sum(1 for _ in three.cells()) == 40
     with pytest.raises(VitletError, match="Did you mean 'drloc_table6'"):
         find_study("drloc_tabel6")
+    with pytest.raises(VitletError, match=r"--seeds 5 was asked for, but .* has 2 seeds"):
+        find_study("drloc_table6", scale="small", seeds=5)
+    with pytest.raises(VitletError, match=r"--scale small was asked for, but .* has scale full"):
+        find_study(str(tmp_path / "cut.yaml"), scale="small")
+    assert main(["study", "cut.yaml", "--address", "auto"]) == 2
 
 
 def test_numbers_against_a_slow_loop() -> None:
@@ -202,6 +207,8 @@ def test_report_of_made_up_numbers(tmp_path: Path) -> None:
     for name in ("gains.png", "curves.png", "sizes.png"):
         with Image.open(written[name]) as picture:
             assert picture.size[0] > 400
+    with pytest.raises(VitletError, match="is a folder of tables and pictures"):
+        report_study(file.parent, tmp_path / "page.html")
     empty = write(tmp_path / "empty" / "study.yaml")
     with pytest.raises(VitletError, match="no finished cell yet"):
         report_study(empty)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.data.images import Dataset
@@ -28,9 +28,13 @@ class Measured:
     models: str
     fewest: int
     most: int
-    tasks: Mapping[str, TaskConfig] = field(default_factory=dict)
-    gain: float = 0.0
-    half: float = 0.0
+    tasks: Mapping[str, TaskConfig]
+    gain: float
+    half: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.half < self.gain:
+            raise ValueError(f"{self.study}: {self.gain} ± {self.half} is no gain whose interval excludes zero")
 
 
 MEASURED: tuple[Measured, ...] = ()

@@ -17,7 +17,9 @@ def run(words: list[str]) -> int:
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run folders; or one study, for its tables")
     parser.add_argument(
-        "--output", metavar="FILE", help="the HTML file [RUN/report.html; of several runs report.html here]"
+        "--output",
+        metavar="FILE",
+        help="the HTML file [RUN/report.html, or report.html here]; of a study, a folder",
     )
     parser.add_argument("--images", metavar="N", type=int, default=5000, help="predict at most so many images [5000]")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps [auto]")

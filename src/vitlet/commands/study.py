@@ -56,7 +56,7 @@ def run(words: list[str]) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="vitlet study", description="Run a grid of runs; begun again, it goes on where it was.")
     parser.add_argument("study", metavar="STUDY", help="YAML file, folder with study.yaml, or a table of the papers")
-    parser.add_argument("--scale", choices=("full", "small"), default="full", help="of a table [full]")
+    parser.add_argument("--scale", choices=("full", "small"), help="of a table [full]")
     parser.add_argument("--seeds", type=int, help="of a table [3]")
     parser.add_argument("--data-dir", help="folder of the datasets")
     parser.add_argument("--output", metavar="FOLDER", help="of the records (default: beside the study's file)")
@@ -72,6 +72,8 @@ def _parser() -> Parser:
 def _engine(chosen: argparse.Namespace, place: Place) -> Engine:
     if chosen.processes is not None and chosen.processes < 1:
         raise VitletError(f"--processes is {chosen.processes}; it needs to be 1 or more.")
+    if chosen.address and chosen.engine != "ray":
+        raise VitletError("--address is of a Ray cluster; add --engine ray.")
     if chosen.engine == "ray":
         from vitlet.studies.ray_engine import RayEngine
 

@@ -41,7 +41,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 Settings = Mapping[str, Any]
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Cell:
     """The place of one run in the grid."""
 

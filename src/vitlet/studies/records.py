@@ -82,11 +82,6 @@ def finished_cells(study: Study, folder: Path) -> dict[Cell, Record]:
     return found
 
 
-def all_records(folder: Path) -> list[Record]:
-    """Every record below a folder."""
-    return [read_record(path) for path in sorted((folder / "cells").rglob("*.json"))]
-
-
 def plain(values: Any) -> Any:
     """As JSON would give it back."""
     return json.loads(json.dumps(values))

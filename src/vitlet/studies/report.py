@@ -33,6 +33,8 @@ def report_study(path: Path, output: Path | None = None) -> list[Path]:
         raise VitletError(f"the study {study.name} has no finished cell yet. Run it: vitlet study {path}.")
     rows = summarise(study, records)
     folder = output or file.parent / "report"
+    if folder.is_file() or folder.suffix == ".html":
+        raise VitletError(f"the report of a study is a folder of tables and pictures; {folder} is no name for one.")
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, text in (
