@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import math
 import platform
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +11,8 @@ from pathlib import Path
 
 import timm
 import torch
-from scipy import stats
+
+from vitlet.report.numbers import student
 
 
 def cpu_ms(run: Callable[[], object]) -> float:
@@ -25,8 +24,8 @@ def cpu_ms(run: Callable[[], object]) -> float:
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
     """Mean, and half width of its 95 % interval (Student's)."""
-    half = stats.t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    return statistics.mean(values), float(half)
+    found = student(values)
+    return found.value, found.high - found.value
 
 
 class PeakMemory:

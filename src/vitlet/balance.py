@@ -6,6 +6,7 @@ Either kind multiplies the weight that a person chose; 1 everywhere is where bot
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -35,9 +36,10 @@ class Balanced(NamedTuple):
     norms: dict[str, Tensor]
 
 
-class Balance(nn.Module):
+class Balance(nn.Module, ABC):
     """Finds factors for losses by name; the loss that no weight is given for is that of the labels."""
 
+    @abstractmethod
     def forward(
         self, losses: Mapping[str, Tensor], weights: Mapping[str, float | Tensor], model: nn.Module
     ) -> Balanced:
@@ -48,7 +50,6 @@ class Balance(nn.Module):
             weights: those that were chosen, by name of the task.
             model: the network that all losses are of.
         """
-        raise NotImplementedError
 
     def update(self, norms: Sequence[Mapping[str, float]]) -> None:
         """After a step: take in the gradient norms of its parts, the same in every process."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from vitlet.report.numbers import student
 from vitlet.studies.definition import Cell, Study
 from vitlet.studies.records import Record
 
@@ -24,10 +24,8 @@ class Estimate:
         """From one number per seed."""
         if len(values) < 2:
             return Estimate(values[0], None, len(values))
-        from scipy.stats import t
-
-        half = float(t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
-        return Estimate(statistics.fmean(values), half, len(values))
+        found = student(values)
+        return Estimate(found.value, found.high - found.value, len(values))
 
     @property
     def excludes_zero(self) -> bool:
