@@ -3,10 +3,11 @@
     python benchmarks/transfer.py CAMVID IMAGENETTE [--work FOLDER] [--output benchmarks/results/transfer.md]
 
 CAMVID holds {train,val,test}/{images,masks} (367, 101 and 233 images of 240 x 180, 11 classes, 11 does not count),
-IMAGENETTE {train,val}/CLASS (96 x 96). For each of three seeds a small Swin is trained on Imagenette's classes, without
-and with DRLoc, and a UPerNet of 64 channels on CamVid from random weights and from each of the two. The weights that
-are best on the validation images are tested once. The command can be stopped at any moment and given again: every run
-is continued where it was, a finished one is not run again, and the table is written after each.
+IMAGENETTE {train,val}/CLASS. For each of three seeds a small Swin (32 wide, three stages of two blocks) is trained on
+Imagenette's classes at 64 px, without and with DRLoc, and a UPerNet of 64 channels on CamVid from random weights and
+from each of the two. The weights that are best on the validation images are tested once. The command can be stopped at
+any moment and given again: every run is continued where it was, a finished one is not run again, and the table is
+written after each.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from pathlib import Path
 import torch
 from timing import interval, processor
 
-MODEL = "swin_for_96px"
+MODEL = "swin_tiny_patch4_window7_224"
+SIZES = ["--model-kwargs", "embed_dim=32", "depths=2,2,2", "num_heads=2,4,8", "window_size=4"]
 CLASSIFY = [
-    *("--model", MODEL, "--img-size", "96", "--epochs", "10", "-b", "64", "--lr", "1e-3", "--warmup-epochs", "1"),
-    *("--fraction", "0.5", "--checkpoint-minutes", "5"),
+    *("--model", MODEL, *SIZES, "--img-size", "64", "--epochs", "8", "-b", "64", "--lr", "1e-3"),
+    *("--warmup-epochs", "1", "--checkpoint-minutes", "5"),
 ]
 SEGMENT = [
     *("--ignore-index", "11", "--img-size", "128x192", "--short-side", "160", "--decoder-channels", "64"),
@@ -48,9 +50,9 @@ def one(arm: str, seed: int, chosen: argparse.Namespace) -> None:
     name, flags = arm.lower().replace(" ", "-"), ARMS[arm]
     backbone = chosen.work / f"{name}-{seed}-backbone"
     if flags is not None:
-        run(["train", str(chosen.imagenette), *CLASSIFY, *flags, "--seed", str(seed)], backbone)
-    start = MODEL if flags is None else str(backbone)
-    words = ["segment", "train", str(chosen.camvid), "--backbone", start, *SEGMENT, "--seed", str(seed)]
+        run(["train", str(chosen.imagenette), *CLASSIFY, *(flags or ("--task", "none")), "--seed", str(seed)], backbone)
+    start = [MODEL, *SIZES] if flags is None else [str(backbone)]
+    words = ["segment", "train", str(chosen.camvid), "--backbone", *start, *SEGMENT, "--seed", str(seed)]
     run(words, chosen.work / f"{name}-{seed}")
 
 

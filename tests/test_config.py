@@ -47,14 +47,14 @@ def test_flags_that_timm_users_know() -> None:
         "DATA --model resnet18 --img-size 64x96 --epochs 3 -b 32 --lr 1e-4 --weight-decay 0.1"
         " --warmup-epochs 1 --mixup 0.8 --cutmix 1.0 --smoothing 0 --drop-path 0.1 --seed 7"
         " --output out -j 4 --device cpu --amp --amp-dtype float16 --clip-grad none"
-        " --model-kwargs depth=3 name=x --task drloc=0.5 --drloc.variant ce --drloc.preset reference"
-        " --no-drloc.extra-linear --drloc.warmup-epochs 0.5 --drloc.pool none"
+        " --model-kwargs depth=3 name=x depths=2,2,6 heads=(2,4) --task drloc=0.5 --drloc.variant ce"
+        " --drloc.preset reference --no-drloc.extra-linear --drloc.warmup-epochs 0.5 --drloc.pool none"
     )
     assert config.data == "DATA"
     assert config.img_size == (64, 96)
     assert (config.batch_size, config.workers, config.lr, config.clip_grad) == (32, 4, 1e-4, None)
     assert (config.amp, config.amp_dtype, config.device) == (True, "float16", "cpu")
-    assert config.model_kwargs == {"depth": 3, "name": "x"}
+    assert config.model_kwargs == {"depth": 3, "name": "x", "depths": [2, 2, 6], "heads": [2, 4]}
     options = {"variant": "ce", "preset": "reference", "extra_linear": False, "pool": "none"}
     assert config.tasks == {"drloc": TaskConfig(0.5, warmup_epochs=0.5, options=options)}
 
@@ -121,6 +121,7 @@ def test_wrong_settings_are_refused(values: dict[str, Any], words: str) -> None:
         (["--task", "drloc="], "needs a weight, such as --task drloc=0.5"),
         (["a", "b"], "unexpected argument 'b'"),
         (["--model-kwargs", "depth"], "needs NAME=VALUE"),
+        (["--model-kwargs", "depth=[2"], "lists are written 2,2,6"),
         (["--epochs"], "expected one argument"),
     ],
 )

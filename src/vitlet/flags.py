@@ -136,7 +136,11 @@ def _pairs(entries: Sequence[str]) -> dict[str, Any]:
         name, separator, value = entry.partition("=")
         if not separator:
             raise VitletError(f"--model-kwargs {entry}: needs NAME=VALUE.")
-        values[name] = yaml.safe_load(value)
+        listed = f"[{value}]" if "," in value and value[0] not in "[({" else value
+        try:
+            values[name] = yaml.safe_load(listed.replace("(", "[").replace(")", "]") if "," in value else value)
+        except yaml.YAMLError as error:
+            raise VitletError(f"--model-kwargs {entry}: {value} is no value; lists are written 2,2,6.") from error
     return values
 
 
