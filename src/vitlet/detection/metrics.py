@@ -34,9 +34,11 @@ class DetectionScores:
     per_class: tuple[float | None, ...] = ()
 
     def to_dict(self) -> dict[str, float]:
-        """The plain numbers."""
-        found = {"count": float(self.count), **{f"box_{name}": value for name, value in self.box.items()}}
-        return found | {f"mask_{name}": value for name, value in self.mask.items()}
+        """The plain numbers, without those of sizes that no object has."""
+        found = {"count": float(self.count)}
+        for kind, numbers in (("box", self.box), ("mask", self.mask)):
+            found |= {f"{kind}_{name}": value for name, value in numbers.items() if value >= 0 or name == "AP"}
+        return found
 
     @classmethod
     def from_dict(cls, numbers: Mapping[str, float]) -> DetectionScores:
@@ -123,7 +125,7 @@ def average_precision(
         if kind == "segm" and not masks:
             continue
         if not results:
-            numbers |= dict.fromkeys(NAMES, 0.0)
+            numbers |= dict.fromkeys(NAMES[:3], 0.0)
             per_class = (None,) * len(categories)
             continue
         evaluation = COCOeval_faster(truth, truth.loadRes([dict(each) for each in results]), kind)

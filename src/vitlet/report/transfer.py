@@ -44,7 +44,7 @@ def report_transfer(runs: Sequence[Path], output: Path) -> Path:
 
 
 def _numbers(records: Sequence[RunRecord]) -> Markup:
-    """Every final number, a row each; negative ones stand for sizes of objects that the images have none of."""
+    """Every final number, a row each; COCO has none for a size that no object has."""
     found = [record.scores or ("val", {}) for record in records]
     names = list(dict.fromkeys(name for _, scores in found for name in scores))
     head = ["number", *(name_of(f"{r.name} ({split})") for r, (split, _) in zip(records, found, strict=True))]
