@@ -8,6 +8,7 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file
+from timm.layers.drop import DropPath
 
 from vitlet.errors import VitletError
 from vitlet.models.factory import build_model, data_statistics
@@ -45,3 +46,18 @@ def test_statistics_follow_the_channels() -> None:
     assert (len(mean), len(std)) == (3, 3)
     grey, _ = data_statistics(model, 1)
     assert grey == pytest.approx([sum(mean) / 3])
+
+
+def test_a_network_drops_no_path_unless_asked() -> None:
+    """timm's Swin would drop a tenth by itself."""
+    arguments = {"embed_dim": 16, "depths": (1, 2), "num_heads": (1, 2), "window_size": 4, "patch_size": 4}
+    for asked in (0.0, 0.3):
+        model, _ = build_model(
+            "swin_tiny_patch4_window7_224",
+            num_classes=2,
+            img_size=(32, 32),
+            drop_path=asked,
+            model_kwargs=arguments,
+        )
+        rates = [layer.drop_prob for layer in model.modules() if isinstance(layer, DropPath)]
+        assert rates and max(rates) == pytest.approx(asked)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import timm
+from timm.layers.drop import DropPath
 from torch import nn
 
 from vitlet.errors import VitletError, first_line, nearest
@@ -71,6 +72,10 @@ def build_model(
             " and pretrained weights" * bool(pretrained)
         )
         raise VitletError(f"the model {name} cannot be built with {shown}: {first_line(problem)}.") from problem
+    if not drop_path:
+        for layer in model.modules():
+            if isinstance(layer, DropPath):
+                layer.drop_prob = 0.0  # Swin and others drop unasked
     return model, arguments
 
 
