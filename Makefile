@@ -3,21 +3,24 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: demo test test-pages test-code test-all browser lint types models faults bench site package lock clean
+.PHONY: demo test test-readme test-pages test-all browser lint types models faults bench site package lock clean
 
 demo: $(INSTALLED)
 	$(BIN)/vitlet train
 
-# Two at a time: the pages' code mostly waits for programs to start.
+# Two at a time, the longest first.
+test: $(INSTALLED)
+	$(MAKE) --no-print-directory -j2 test-pages test-readme types lint test-files-a-d test-files-e-p test-files-q-z
+
 PAGES := tests/test_docs.py tests/test_examples.py
-test: $(INSTALLED) lint types
-	$(MAKE) --no-print-directory -j2 test-pages test-code
+test-readme: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not heavy" tests/test_docs.py -k README
 
 test-pages: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not heavy" $(PAGES)
+	$(BIN)/python -m pytest -m "not heavy" $(PAGES) -k "not README"
 
-test-code: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not heavy" $(PAGES:%=--ignore=%)
+test-files-%: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not heavy" $(filter-out $(PAGES),$(wildcard tests/test_[$*]*.py))
 
 # What takes longer, or needs more: torchrun's agents, restarts, compilation, other people's trainers and trackers.
 # A process for each file, two at a time: some libraries leave threads behind that a later fork would not survive.

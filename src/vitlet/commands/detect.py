@@ -10,8 +10,8 @@ from vitlet.detection.settings import DetectConfig
 from vitlet.transfer.command import (
     evaluate_parser,
     image_paths,
+    measure,
     predict_parser,
-    print_numbers,
     start,
     subcommand,
     train_config,
@@ -37,14 +37,7 @@ def _evaluate(words: list[str]) -> int:
     chosen = evaluate_parser("detect", "folder in COCO's layout").parse_all(words)
     from vitlet.detection.predict import Detector
 
-    detector = Detector.load(Path(chosen.run), device=chosen.device)
-    scores, what = detector.evaluate(chosen.data, split=chosen.split)
-    if chosen.json:
-        per_class = dict(zip(detector.classes, scores.per_class, strict=True))
-        print(json.dumps({"run": chosen.run, "data": what, **scores.to_dict(), "box_AP_per_class": per_class}))
-    else:
-        print_numbers(what, scores.to_dict())
-    return 0
+    return measure(Detector.load(Path(chosen.run), device=chosen.device), chosen, "box_AP_per_class")
 
 
 def _predict(words: list[str]) -> int:

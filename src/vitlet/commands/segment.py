@@ -10,8 +10,8 @@ from vitlet.segmentation.settings import SegmentConfig
 from vitlet.transfer.command import (
     evaluate_parser,
     image_paths,
+    measure,
     predict_parser,
-    print_numbers,
     start,
     subcommand,
     train_config,
@@ -37,14 +37,7 @@ def _evaluate(words: list[str]) -> int:
     chosen = evaluate_parser("segment", "folder of images and masks").parse_all(words)
     from vitlet.segmentation.predict import Segmenter
 
-    segmenter = Segmenter.load(Path(chosen.run), device=chosen.device)
-    scores, what = segmenter.evaluate(chosen.data, split=chosen.split)
-    if chosen.json:
-        per_class = dict(zip(segmenter.classes, scores.per_class, strict=True))
-        print(json.dumps({"run": chosen.run, "data": what, **scores.to_dict(), "IoU_per_class": per_class}))
-    else:
-        print_numbers(what, scores.to_dict())
-    return 0
+    return measure(Segmenter.load(Path(chosen.run), device=chosen.device), chosen, "IoU_per_class")
 
 
 def _predict(words: list[str]) -> int:

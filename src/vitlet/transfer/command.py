@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -108,9 +109,22 @@ def image_paths(chosen: argparse.Namespace) -> list[Path]:
     return paths
 
 
-def print_numbers(what: str, numbers: Mapping[str, Any]) -> None:
-    """Measured numbers as a line."""
+def measure(network: Any, chosen: argparse.Namespace, by_class: str) -> int:
+    """Measure a loaded detector or segmenter as the command line of `evaluate_parser` says, and print the numbers.
+
+    Args:
+        network: with ``evaluate`` and ``classes``.
+        chosen: the command line.
+        by_class: what the numbers of single classes are called in JSON.
+    """
     from vitlet.summary import say
 
-    found = ", ".join(f"{key} {value:.2f}" for key, value in numbers.items() if key != "count")
-    say(f"{what}: {numbers['count']:.0f} images, {found}")
+    scores, what = network.evaluate(chosen.data, split=chosen.split)
+    numbers = scores.to_dict()
+    if chosen.json:
+        per_class = dict(zip(network.classes, scores.per_class, strict=True))
+        print(json.dumps({"run": chosen.run, "data": what, **numbers, by_class: per_class}))
+    else:
+        found = ", ".join(f"{key} {value:.2f}" for key, value in numbers.items() if key != "count")
+        say(f"{what}: {numbers['count']:.0f} images, {found}")
+    return 0
