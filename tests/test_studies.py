@@ -72,6 +72,17 @@ def test_a_cell_joins_the_settings_of_its_place(tmp_path: Path) -> None:
     assert study.baseline == "plain"
 
 
+def test_a_pair_can_have_arms_of_its_own(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "grid.yaml",
+        datasets={"small": {}, "large": {}, "other": {}},
+        arms_of={"small/model": ["plain"], "other/model": []},
+        seeds=1,
+    )
+    found = [(cell.dataset, cell.arm) for cell in read_study(path).cells()]
+    assert found == [("small", "plain"), ("large", "plain"), ("large", "drloc")]
+
+
 def test_a_pretraining_is_on_the_same_data_and_network(tmp_path: Path) -> None:
     first = {"epochs": 7, "task": {"sprel": 1}}
     study = read_study(write(tmp_path / "grid.yaml", arms={"a": {"task": {"drloc": 0.5}, "lr": 0.1, "first": first}}))
@@ -95,6 +106,9 @@ def test_a_pretraining_is_on_the_same_data_and_network(tmp_path: Path) -> None:
         ({"baseline": "nobody"}, "baseline 'nobody' is none of the arms"),
         ({"seeds": "many"}, "list of numbers"),
         ({"tuned": {"data/modle": {}}}, "Did you mean 'data/model'"),
+        ({"arms_of": {"data/modle": []}}, "arms_of 'data/modle' .* Did you mean 'data/model'"),
+        ({"arms_of": {"data/model": ["palin"]}}, "Did you mean 'plain'"),
+        ({"arms_of": {"data/model": "plain"}}, "list of names, found 'plain'"),
         ({"settings": {"recipe": "drloc_table99/x"}}, "no recipe is called"),
         ({"table": "drloc_table99"}, "no table is called"),
         ({"test": "perhaps"}, "needs to be true or false"),

@@ -11,6 +11,7 @@ baseline       the arm that the others are compared with (default: the first)
 fractions      shares of the training images
 seeds          a list, or how many
 tuned          ``DATASET/MODEL`` -> settings found on validation data, the same for every arm
+arms_of        ``DATASET/MODEL`` -> the arms that run there, by name (default: all of them); ``[]``: none
 test           false: validation images only, no test number is kept
 table          a table of a paper: its rows are the datasets, models and arms, with the published numbers beside ours
 scale          of a table: full, or small
@@ -36,7 +37,7 @@ from vitlet.tasks import TASKS
 from vitlet.values import coerce
 
 AXES = ("datasets", "models", "arms", "fractions", "seeds")
-KEYS = ("title", "settings", *AXES, "baseline", "tuned", "test", "table", "scale")
+KEYS = ("title", "settings", *AXES, "baseline", "tuned", "arms_of", "test", "table", "scale")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 Settings = Mapping[str, Any]
 
@@ -72,6 +73,7 @@ class Study:
     fractions: tuple[float, ...] = (1.0,)
     seeds: tuple[int, ...] = (0, 1, 2)
     tuned: Mapping[str, Settings] = field(default_factory=dict)
+    arms_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     test: bool = True
     table: str | None = None
     scale: Scale = "full"
@@ -81,7 +83,8 @@ class Study:
         for seed, dataset, model, fraction, arm in product(
             self.seeds, self.datasets, self.models, self.fractions, self.arms
         ):
-            if self.table is None or f"{self.table}/{dataset}/{model}/{arm}" in all_recipes():
+            published = self.table is None or f"{self.table}/{dataset}/{model}/{arm}" in all_recipes()
+            if published and arm in self.arms_of.get(f"{dataset}/{model}", self.arms):
                 yield Cell(dataset, model, arm, fraction, seed)
 
     def values(self, cell: Cell) -> dict[str, Any]:
@@ -154,6 +157,7 @@ def read_study(path: Path) -> Study:
         fractions=tuple(_numbers(values.get("fractions", [1.0]), f"{path}: fractions")),
         seeds=_seeds(values.get("seeds", 3), f"{path}: seeds"),
         tuned={str(key): _settings(value, f"{path}: tuned") for key, value in (values.get("tuned") or {}).items()},
+        arms_of={str(key): _names(value, f"{path}: arms_of") for key, value in (values.get("arms_of") or {}).items()},
         test=coerce(values.get("test", True), bool, f"{path}: test"),
         table=None if table is None else str(table),
         scale=coerce(values.get("scale", "full"), Scale, f"{path}: scale"),
@@ -161,9 +165,13 @@ def read_study(path: Path) -> Study:
     if study.baseline not in study.arms:
         raise VitletError(f"{path}: the baseline {study.baseline!r} is none of the arms {', '.join(study.arms)}.")
     pairs = [f"{dataset}/{model}" for dataset in study.datasets for model in study.models]
-    for key in study.tuned:
-        if key not in pairs:
-            raise VitletError(f"{path}: tuned {key!r} is no DATASET/MODEL of this study.{nearest(key, pairs)}")
+    for where, keys in (("tuned", study.tuned), ("arms_of", study.arms_of)):
+        for key in keys:
+            if key not in pairs:
+                raise VitletError(f"{path}: {where} {key!r} is no DATASET/MODEL of this study.{nearest(key, pairs)}")
+    for arm in (arm for arms in study.arms_of.values() for arm in arms):
+        if arm not in study.arms:
+            raise VitletError(f"{path}: arms_of names {arm!r}, which is none of the arms.{nearest(arm, study.arms)}")
     study.check()
     return study
 
@@ -188,6 +196,12 @@ def _numbers(value: Any, where: str) -> list[float]:
     if isinstance(value, list) and value and all(isinstance(each, (int, float)) for each in value):
         return [float(each) for each in value]
     raise VitletError(f"{where} needs to be a list of numbers, found {value!r}.")
+
+
+def _names(value: Any, where: str) -> tuple[str, ...]:
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return tuple(value)
+    raise VitletError(f"{where} needs to be a list of names, found {value!r}.")
 
 
 def _seeds(value: Any, where: str) -> tuple[int, ...]:
