@@ -90,6 +90,13 @@ def test_strongest_posterize_keeps_a_bit() -> None:
     assert set(out.unique().tolist()) == {0.0, 128.0}
 
 
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_the_order_in_memory_does_not_matter(name: str) -> None:
+    images = pictures()
+    turned = images.contiguous(memory_format=torch.channels_last)  # as decoded images come
+    assert torch.equal(apply(turned, name, 1.0), apply(images, name, 1.0))
+
+
 def test_each_image_gets_its_own_operation() -> None:
     images = pictures(4)
     chosen = torch.tensor([OPERATIONS.index(name) for name in ("invert", "rotate", "equalize", "solarize")])

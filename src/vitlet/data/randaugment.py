@@ -75,7 +75,7 @@ def _auto_contrast(images: Tensor, sign: Tensor, level: Tensor) -> Tensor:
 
 def _equalize(images: Tensor, sign: Tensor, level: Tensor) -> Tensor:
     batch, channels, height, width = images.shape
-    flat = images.long().view(batch * channels, -1)
+    flat = images.long().reshape(batch * channels, -1)
     counts = torch.zeros(batch * channels, 256).scatter_add_(1, flat, torch.ones_like(flat, dtype=torch.float32))
     highest = flat.amax(1, keepdim=True)
     step = ((height * width - counts.gather(1, highest)) / 255).floor()  # the brightest level does not count
