@@ -18,9 +18,9 @@ from vitlet.features import Features, Grid, Shapes
 from vitlet.rotated import Rotated
 from vitlet.tasks.task import Task, TaskResult
 
-CHANCE = 0.25
-AT_CHANCE = 0.3
-"""An accuracy below this counts as nothing learned."""
+CHANCE = 25.0
+AT_CHANCE = 30.0
+"""An accuracy below this, in percent, counts as nothing learned."""
 
 
 def quarter_turns(coords: Tensor, side: int) -> Tensor:
@@ -86,13 +86,13 @@ class Rotation(Task):
         turns = quarter_turns(grid.coords, grid.shape.height)
         tokens = self.norm(grid.sequence())  # B, N, C
         logits = self.head(tokens.mean(1) if self.kind == "mean" else tokens.flatten(1))
-        accuracy = (logits.detach().argmax(1) == turns).float().mean()
+        accuracy = 100 * (logits.detach().argmax(1) == turns).float().mean()
         return TaskResult(rotation_loss(logits, turns), {"accuracy": accuracy, "chance": CHANCE})
 
     def verdict(self, metrics: Mapping[str, float]) -> str | None:
         if metrics["accuracy"] > AT_CHANCE:
             return None
         return (
-            f"was not learned: {metrics['accuracy']:.0%} right where guessing gives 25 %. Train longer, or check that"
+            f"was not learned: {metrics['accuracy']:.0f} % right where guessing gives 25 %. Train longer, or check that"
             " the images have an upright position."
         )
