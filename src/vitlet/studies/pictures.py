@@ -39,11 +39,12 @@ def draw_gains(study: Study, rows: Sequence[Row], path: Path) -> Path:
         for place, row in enumerate(chosen):
             assert row.gain is not None
             colour = "0.6" if not row.gain.excludes_zero else "C2" if row.gain.mean > 0 else "C3"
-            axis.barh(place, row.gain.mean, xerr=row.gain.half or 0, color=colour, ecolor="0.2", capsize=3, height=0.6)
+            axis.barh(place, row.gain.mean, xerr=row.gain.half, color=colour, ecolor="0.2", capsize=3, height=0.6)
         axis.set_yticks(range(len(chosen)), [row.arm for row in chosen])
         axis.invert_yaxis()
         axis.axvline(0, color="0.2", linewidth=1)
-        axis.set(title=f"{group[0]}, {group[1]}", xlabel=f"points over {study.baseline}")
+        alone = ", one seed" if all(row.gain is not None and row.gain.half is None for row in chosen) else ""
+        axis.set(title=f"{group[0]}, {group[1]}", xlabel=f"points over {study.baseline}{alone}")
         axis.grid(axis="x", alpha=0.3)
     figure.savefig(path, dpi=130)
     plt.close(figure)
@@ -68,11 +69,13 @@ def draw_curves(study: Study, records: Mapping[Cell, Record], path: Path) -> Pat
                 continue
             epochs = range(1, min(map(len, curves)) + 1)
             columns_of = list(zip(*curves, strict=False))
-            axis.plot(epochs, [sum(values) / len(values) for values in columns_of], label=arm, color=f"C{index % 10}")
+            means, line = [sum(values) / len(values) for values in columns_of], "-" if index < 10 else "--"
+            axis.plot(epochs, means, line, label=arm, color=f"C{index % 10}")
             if len(curves) > 1:
                 low, high = [min(values) for values in columns_of], [max(values) for values in columns_of]
                 axis.fill_between(epochs, low, high, color=f"C{index % 10}", alpha=0.15, linewidth=0)
         axis.set(title=f"{dataset}, {model}", xlabel="epoch", ylabel="validation accuracy, %")
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)
     figure.savefig(path, dpi=130)
