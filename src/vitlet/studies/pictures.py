@@ -77,7 +77,8 @@ def draw_curves(study: Study, records: Mapping[Cell, Record], path: Path) -> Pat
         axis.set(title=f"{dataset}, {model}", xlabel="epoch", ylabel="validation accuracy, %")
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
+        beside = {"loc": "upper left", "bbox_to_anchor": (1, 1)} if len(axis.lines) > 6 else {}
+        axis.legend(fontsize=8, **beside)
     figure.savefig(path, dpi=130)
     plt.close(figure)
     return path
