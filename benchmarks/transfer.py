@@ -73,7 +73,7 @@ def write(chosen: argparse.Namespace) -> None:
         "",
         *(__doc__ or "").strip().splitlines()[4:],
         "",
-        f"Backbone: `vitlet train IMAGENETTE {' '.join(CLASSIFY)}`, DRLoc by `--task drloc=0.5`.",
+        f"Backbone: `vitlet train IMAGENETTE {' '.join(CLASSIFY)}`, `--task none` or, with DRLoc, `--task drloc=0.5`.",
         "",
         f"Segmenter: `vitlet segment train CAMVID --backbone RUN {' '.join(SEGMENT)}`.",
         "",

@@ -97,7 +97,7 @@ def draw_sizes(study: Study, rows: Sequence[Row], path: Path) -> Path:
             )
             if chosen:
                 images = [row.train_images for row in chosen]
-                halves = [row.best.half or 0 for row in chosen]
+                halves = [float("nan") if row.best.half is None else row.best.half for row in chosen]
                 axis.errorbar(
                     images, [row.best.mean for row in chosen], yerr=halves, label=arm, color=f"C{index % 10}", capsize=3
                 )
