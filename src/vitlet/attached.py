@@ -18,7 +18,7 @@ from vitlet.backbone import Backbone, model_img_size
 from vitlet.capture import EXPLICIT_TOKENS, Tap
 from vitlet.errors import VitletError
 from vitlet.features import Features, Grid, Needs, Shapes
-from vitlet.layer_grid import GridPlace, Layout, find_grid, require_layer, shape_of
+from vitlet.layer_grid import Layout, find_grid, require_layer, shape_of
 from vitlet.objective import Term
 from vitlet.survey import Survey, survey
 from vitlet.tasks.task import Task
@@ -59,13 +59,25 @@ class Listening(Backbone):
     """A model that others run, and what was heard while they did.
 
     Args:
-        model: any module.
-        place: where its grid is.
+        model: any module; it is run once, to find its grid.
         img_size, in_chans: of the images.
+        layer, layout, prefix_tokens: of the grid, as in `attach`.
     """
 
-    def __init__(self, model: nn.Module, place: GridPlace, img_size: tuple[int, int], in_chans: int) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        img_size: int | tuple[int, int],
+        in_chans: int,
+        layer: str | None,
+        layout: Layout,
+        prefix_tokens: int | None,
+    ) -> None:
         super().__init__(model, img_size=img_size, in_chans=in_chans)
+        with self._quiet(), self._explained(*self.img_size):
+            name = self.describe()
+            place = find_grid(model, self._empty(), name=name, layer=layer, layout=layout, prefix=prefix_tokens)
         self.place, self.entry, self.layer = place, Ear(), Ear()
         self.taps: dict[int, Tap] = {}
         self.survey: Survey | None = None
@@ -221,27 +233,19 @@ def attach(
                 f"{term.task.name} looks at images of its own ({type(term.view).__name__}); attached tasks see what the"
                 " model sees. Use vitlet.Objective, which runs the model on each view."
             )
-    channels = in_chans or _channels(model)
-    probe = _Probe(model, img_size=img_size or _size(model), in_chans=channels)
-    place = probe.find(layer, layout, prefix_tokens)
-    listening = Listening(model, place, probe.img_size, channels)
+    listening = Listening(
+        model,
+        img_size=img_size or _size(model),
+        in_chans=in_chans or _channels(model),
+        layer=layer,
+        layout=layout,
+        prefix_tokens=prefix_tokens,
+    )
     try:
         return Attached(listening, terms)
     except BaseException:
         listening.remove()
         raise
-
-
-class _Probe(Backbone):
-    """Runs the model once, to find its grid."""
-
-    def forward(self, view: View, needs: Needs = Needs()) -> Features:
-        raise NotImplementedError
-
-    def find(self, layer: str | None, layout: Layout, prefix: int | None) -> GridPlace:
-        with self._quiet(), self._explained(*self.img_size):
-            name = self.describe()
-            return find_grid(self.model, self._empty(), name=name, layer=layer, layout=layout, prefix=prefix)
 
 
 def _needs(terms: Sequence[Term]) -> Needs:
