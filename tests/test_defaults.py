@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,10 @@ from vitlet.runs import read_config
 
 SMALL = {"drloc": TaskConfig(0.25, options={"hidden": 16})}
 KNOWN = (
-    Measured("one", "vit_.*", 10, 100, SMALL, gain=2.0, half=0.5),
-    Measured("two", "vit_.*", 10, 100, {"sprel": TaskConfig(1.0)}, gain=2.5, half=1.5),
-    Measured("three", "swin_.*", 10, 100, {"position": TaskConfig(1.0)}, gain=9.0, half=0.5),
-    Measured("four", "vit_.*", 1000, 5000, {"angle": TaskConfig(1.0)}, gain=9.0, half=0.5),
+    Measured("one", "vit_.*", 10, 100, SMALL, gain=2.0, half=0.5, how="20 epochs"),
+    Measured("two", "vit_.*", 10, 100, {"sprel": TaskConfig(1.0)}, gain=2.5, half=1.5, how="20 epochs"),
+    Measured("three", "swin_.*", 10, 100, {"position": TaskConfig(1.0)}, gain=9.0, half=0.5, how="20 epochs"),
+    Measured("four", "vit_.*", 1000, 5000, {"angle": TaskConfig(1.0)}, gain=9.0, half=0.5, how="20 epochs"),
 )
 
 
@@ -39,10 +40,23 @@ def test_the_surest_gain_that_fits_is_chosen(folder: Path) -> None:
     assert "no gain has been measured" in why
 
 
+def test_nothing_is_chosen_that_was_not_measured_or_cannot_be_had(folder: Path) -> None:
+    vit = RunConfig(data=str(folder), model="vit_tiny_patch16_224")
+    dataset = load_dataset(data_request(vit))
+    for trained in (replace(vit, init="weights.safetensors"), replace(vit, pretrained=True)):
+        config, why = choose_tasks(trained, dataset, KNOWN)
+        assert not config.tasks
+        assert "a start from trained weights" in why
+    config, why = choose_tasks(replace(vit, img_size=(16, 16)), dataset, KNOWN)
+    assert not config.tasks
+    assert "drloc (weight 0.25) would be, but" in why
+    assert "1x1" in why
+
+
 @pytest.mark.parametrize(("gain", "half"), [(1.0, 1.0), (0.5, 0.9), (-2.0, 0.5), (1.0, 0.0)])
 def test_what_shows_nothing_cannot_become_a_default(gain: float, half: float) -> None:
     with pytest.raises(ValueError, match="excludes zero"):
-        Measured("study", "vit_.*", 10, 100, SMALL, gain=gain, half=half)
+        Measured("study", "vit_.*", 10, 100, SMALL, gain=gain, half=half, how="20 epochs")
 
 
 def test_the_command_chooses_says_so_and_can_be_told_not_to(

@@ -6,8 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from torch.nn import CrossEntropyLoss
+
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.data.images import Dataset
+from vitlet.errors import VitletError
+from vitlet.objective import Objective
+from vitlet.prepare import build_backbone, class_count, make_terms
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,7 @@ class Measured:
         tasks: the tasks that gained.
         gain: points over labels only, mean over seeds.
         half: half width of the 95 % interval.
+        how: under which conditions, in a few words.
     """
 
     study: str
@@ -31,6 +37,7 @@ class Measured:
     tasks: Mapping[str, TaskConfig]
     gain: float
     half: float
+    how: str
 
     def __post_init__(self) -> None:
         if not 0 < self.half < self.gain:
@@ -51,19 +58,36 @@ def choose_tasks(
         dataset: the images.
         measured: what is known (default: `MEASURED`).
     """
-    images = len(dataset.train)
+    images, none = len(dataset.train), "no task was named, and none is chosen: "
+    if config.init or config.pretrained:
+        return config, (
+            f"{none}for a start from trained weights no gain has been measured whose interval excludes zero"
+            " (docs/findings.md)."
+        )
     known = MEASURED if measured is None else measured
     fitting = [each for each in known if re.fullmatch(each.models, config.model) and each.fewest <= images <= each.most]
     if not fitting:
         return config, (
-            f"no task was named, and none is chosen: for {config.model} and {images:,} training images no gain has been"
-            " measured whose interval excludes zero (docs/findings.md). Try one: --task drloc, --task sprel."
+            f"{none}for {config.model} and {images:,} training images no gain has been measured whose interval"
+            " excludes zero (docs/findings.md). Try one: --task drloc, --task sprel."
         )
     best = max(fitting, key=lambda each: each.gain - each.half)
+    chosen = replace(config, tasks=dict(best.tasks))
     names = " and ".join(f"{name} (weight {task.weight:g})" for name, task in best.tasks.items())
-    why = (
+    if problem := _problem(chosen, len(dataset.classes)):
+        return config, f"{none}{names} would be, but {problem}"
+    return chosen, (
         f"no task was named; chosen: {names}, which gained {best.gain:.1f} ± {best.half:.1f} points over labels only"
-        f" for such models with {best.fewest:,} to {best.most:,} images (studies/{best.study}). --task none turns it"
-        " off."
+        f" for such models with {best.fewest:,} to {best.most:,} images ({best.how}; studies/{best.study})."
+        " --task none turns it off."
     )
-    return replace(config, tasks=dict(best.tasks)), why
+
+
+def _problem(config: RunConfig, classes: int) -> str | None:
+    """Why this network cannot have these tasks: what was not asked for must not stop a run."""
+    try:
+        backbone, _ = build_backbone(config, class_count(config, classes))
+        Objective(backbone, make_terms(config, backbone), CrossEntropyLoss())
+    except VitletError as problem:
+        return str(problem)
+    return None
