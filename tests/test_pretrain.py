@@ -15,7 +15,10 @@ from safetensors.torch import load_file
 import vitlet
 from vitlet.cli import main
 from vitlet.config import RunConfig, TaskConfig
+from vitlet.data.sources import load_dataset, load_unlabelled
 from vitlet.engine import train
+from vitlet.errors import VitletError
+from vitlet.feeding import data_request
 from vitlet.models.initialise import layer_decay_groups, load_weights, position_names, switch_positions_off
 from vitlet.prepare import prepare
 from vitlet.probes import knn_accuracy, linear_accuracy, parse_fractions, probe
@@ -56,6 +59,30 @@ def test_a_flat_folder_will_do(folder: Path, tmp_path: Path) -> None:
     assert not any(name.startswith("head") for name in exported)
     assert exported["pos_embed"].abs().max() == 0  # off: it would give the answers away
     assert "positional embedding off" in result.warnings
+
+
+@pytest.mark.parametrize(
+    "changes", [{"per_class": 3}, {"classes": ("digit 0", "digit 2")}, {"folds": 2}, {"group_by": r"(\d)\.png"}]
+)
+def test_what_chooses_images_by_class_or_group_chooses_them_here_too(folder: Path, changes: dict[str, Any]) -> None:
+    settings = config(folder, folder, **changes)
+    labelled, bare = load_dataset(data_request(settings)), load_unlabelled(data_request(settings))
+    assert labelled.val is not None
+    assert bare.val is not None
+    for known, found in ((labelled.train, bare.train), (labelled.val, bare.val)):
+        assert [known.key(index) for index in range(len(known))] == [found.key(index) for index in range(len(found))]
+    assert set(bare.train.labels) == {0}
+    assert len(bare.train) < len(load_unlabelled(data_request(config(folder, folder))).train)
+    assert "labels are not looked at" in bare.note
+
+
+def test_a_flat_folder_has_no_classes_to_choose_by(folder: Path, tmp_path: Path) -> None:
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for number, file in enumerate(sorted(folder.rglob("*.png"))):
+        shutil.copy(file, flat / f"{number}.png")
+    with pytest.raises(VitletError, match="class"):
+        load_unlabelled(data_request(config(flat, tmp_path, per_class=3)))
 
 
 def test_positions_stay_on_where_patches_are_shuffled(folder: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ import torch
 
 from vitlet.config import RunConfig
 from vitlet.data.augment import Augment, Recipe
+from vitlet.data.images import Dataset
 from vitlet.data.preprocess import Preprocess
 from vitlet.data.shards import ShardBatches, ShardStream, read_shards, write_shards
-from vitlet.data.sources import Request, load_dataset
+from vitlet.data.sources import Request, load_dataset, load_unlabelled
 from vitlet.engine import train
 from vitlet.errors import VitletError
 
@@ -138,9 +139,12 @@ def test_processes_share_a_stream(shards: Path) -> None:
     ("request_", "words"),
     [({"fraction": 0.5}, "stream of shards"), ({"folds": 3}, "stream of shards")],
 )
-def test_what_needs_labels_beforehand_is_refused(request_: dict[str, Any], words: str, shards: Path) -> None:
+@pytest.mark.parametrize("load", [load_dataset, load_unlabelled])
+def test_what_needs_labels_beforehand_is_refused(
+    load: Callable[[Request], Dataset], request_: dict[str, Any], words: str, shards: Path
+) -> None:
     with pytest.raises(VitletError, match=words):
-        load_dataset(Request(str(shards), **request_))
+        load(Request(str(shards), **request_))
 
 
 @pytest.mark.parametrize("index", ["no json", "{}", '{"classes": ["a", "b"], "splits": {"val": {}}}'])

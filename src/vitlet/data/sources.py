@@ -87,7 +87,14 @@ def load_dataset(request: Request) -> Dataset:
 
 
 def load_unlabelled(request: Request) -> Dataset:
-    """Images without labels: a flat folder or archive will do; of anything else, its training images."""
+    """Images without labels: a flat folder or archive will do; of anything else, its training images.
+
+    Where classes or groups choose the images, they are those that a training with labels would see.
+    """
+    if request.per_class or request.classes or request.folds or request.group_by:
+        dataset = load_dataset(request)
+        parts = {name: Unlabelled(images, images.one_size) for name, images in dataset.splits().items()}
+        return Dataset((), parts["train"], parts.get("val"), None, f"{dataset.note}; labels are not looked at")
     path = Path(request.data)
     tree: FolderTree | ArchiveTree | None = None
     if path.is_dir() and not is_saved_dataset(path) and not is_shards(request.data):
@@ -110,8 +117,7 @@ def load_unlabelled(request: Request) -> Dataset:
     if request.val_fraction > 0 and len(images) > 1 and not isinstance(images, ShardStream):
         images, val = hold_out(images, request.val_fraction, request.seed)
         note += f", {len(val)} of them held out"
-    images = images if isinstance(images, ShardStream) else keep(images, fraction=request.fraction, seed=request.seed)
-    return Dataset((), images, val, None, note)
+    return Dataset((), keep(images, fraction=request.fraction, seed=request.seed), val, None, note)
 
 
 class Unlabelled(Standing):
