@@ -367,6 +367,8 @@ def _check(config: RunConfig) -> None:
         raise VitletError("freeze trains the classifier alone, which needs learned weights: add --init RUN.")
     if config.init is not None and config.pretrained:
         raise VitletError("init and pretrained both give the first weights; leave one of them out.")
+    if config.pretrain and config.balance != "none":
+        raise VitletError(f"balance is {config.balance!r}, but pre-training looks at no labels. Leave it out.")
     if config.class_weights is not None and config.balance != "weights":
         raise VitletError("class_weights are given, but balance is not 'weights'. Add --balance weights.")
     for name, task in config.tasks.items():
