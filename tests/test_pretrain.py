@@ -45,11 +45,16 @@ def pretrained(folder: Path, tmp_path: Path) -> Path:
     return tmp_path / "pretrained"
 
 
-def test_a_flat_folder_will_do(folder: Path, tmp_path: Path) -> None:
-    flat = tmp_path / "flat"
-    flat.mkdir()
+@pytest.fixture
+def flat(folder: Path, tmp_path: Path) -> Path:
+    """The images of all classes side by side."""
+    (tmp_path / "flat").mkdir()
     for number, file in enumerate(sorted(folder.rglob("*.png"))):
-        shutil.copy(file, flat / f"{number}.png")
+        shutil.copy(file, tmp_path / "flat" / f"{number}.png")
+    return tmp_path / "flat"
+
+
+def test_a_flat_folder_will_do(flat: Path, tmp_path: Path) -> None:
     result = train(config(flat, tmp_path / "run", pretrain=True))
     assert result.val is None
     assert result.test is None
@@ -76,11 +81,7 @@ def test_what_chooses_images_by_class_or_group_chooses_them_here_too(folder: Pat
     assert "labels are not looked at" in bare.note
 
 
-def test_a_flat_folder_has_no_classes_to_choose_by(folder: Path, tmp_path: Path) -> None:
-    flat = tmp_path / "flat"
-    flat.mkdir()
-    for number, file in enumerate(sorted(folder.rglob("*.png"))):
-        shutil.copy(file, flat / f"{number}.png")
+def test_a_flat_folder_has_no_classes_to_choose_by(flat: Path, tmp_path: Path) -> None:
     with pytest.raises(VitletError, match="class"):
         load_unlabelled(data_request(config(flat, tmp_path, per_class=3)))
 
