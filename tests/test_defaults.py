@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,16 +15,19 @@ from vitlet.cli import main
 from vitlet.commands.train import task_flags
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.data.sources import load_dataset
-from vitlet.defaults import Measured, choose_tasks
+from vitlet.defaults import MEASURED, Measured, choose_tasks
 from vitlet.feeding import data_request
 from vitlet.runs import read_config
+from vitlet.studies.definition import read_study
+from vitlet.studies.records import finished_cells
+from vitlet.studies.statistics import summarise
 
 SMALL = {"drloc": TaskConfig(0.25, options={"hidden": 16})}
 KNOWN = (
-    Measured("one", "vit_.*", 10, 100, SMALL, gain=2.0, half=0.5, how="20 epochs"),
-    Measured("two", "vit_.*", 10, 100, {"sprel": TaskConfig(1.0)}, gain=2.5, half=1.5, how="20 epochs"),
-    Measured("three", "swin_.*", 10, 100, {"position": TaskConfig(1.0)}, gain=9.0, half=0.5, how="20 epochs"),
-    Measured("four", "vit_.*", 1000, 5000, {"angle": TaskConfig(1.0)}, gain=9.0, half=0.5, how="20 epochs"),
+    Measured("one", "arm", "vit_.*", 10, 100, SMALL, {"digits": (2.0, 0.5), "others": (9.0, 0.5)}, "20 epochs"),
+    Measured("two", "arm", "vit_.*", 10, 100, {"sprel": TaskConfig(1.0)}, {"digits": (2.5, 1.5)}, "20 epochs"),
+    Measured("three", "arm", "swin_.*", 10, 100, {"position": TaskConfig(1.0)}, {"digits": (9.0, 0.5)}, "20 epochs"),
+    Measured("four", "arm", "vit_.*", 1000, 5000, {"angle": TaskConfig(1.0)}, {"digits": (9.0, 0.5)}, "20 epochs"),
 )
 
 
@@ -32,7 +36,7 @@ def test_the_surest_gain_that_fits_is_chosen(folder: Path) -> None:
     dataset = load_dataset(data_request(config))
     chosen, why = choose_tasks(config, dataset, KNOWN)
     assert chosen.tasks == SMALL
-    assert "2.0 ± 0.5 points" in why
+    assert "gained 2.00 ± 0.50 (digits) and 9.00 ± 0.50 (others) points over labels only with 10 to 100 images" in why
     assert "studies/one" in why
     assert "--task none" in why
     none, why = choose_tasks(RunConfig(data=str(folder), model="resnet18"), dataset, KNOWN)
@@ -56,7 +60,22 @@ def test_nothing_is_chosen_that_was_not_measured_or_cannot_be_had(folder: Path) 
 @pytest.mark.parametrize(("gain", "half"), [(1.0, 1.0), (0.5, 0.9), (-2.0, 0.5), (1.0, 0.0)])
 def test_what_shows_nothing_cannot_become_a_default(gain: float, half: float) -> None:
     with pytest.raises(ValueError, match="excludes zero"):
-        Measured("study", "vit_.*", 10, 100, SMALL, gain=gain, half=half, how="20 epochs")
+        Measured("study", "arm", "vit_.*", 10, 100, SMALL, {"good": (2.0, 0.5), "bad": (gain, half)}, "20 epochs")
+
+
+def test_what_is_known_is_what_the_committed_studies_say() -> None:
+    for known in MEASURED:
+        folder = Path(__file__).parent.parent / "studies" / known.study
+        study = read_study(folder / "study.yaml")
+        rows = [row for row in summarise(study, finished_cells(study, folder)) if row.arm == known.arm]
+        networks = {name: str(settings["model"]) for name, settings in study.models.items()}
+        found = {row.dataset: row for row in rows if re.fullmatch(known.models, networks[row.model])}
+        assert set(found) == set(known.gains)
+        assert len(found) > 1
+        for dataset, row in found.items():
+            assert row.gain is not None
+            assert (round(row.gain.mean, 2), round(row.gain.half or 0.0, 2)) == known.gains[dataset]
+            assert known.fewest <= row.train_images <= known.most
 
 
 def test_the_command_chooses_says_so_and_can_be_told_not_to(
