@@ -24,10 +24,12 @@ from vitlet.studies.statistics import summarise
 
 SMALL = {"drloc": TaskConfig(0.25, options={"hidden": 16})}
 KNOWN = (
-    Measured("one", "arm", "vit_.*", 10, 100, SMALL, {"digits": (2.0, 0.5), "others": (9.0, 0.5)}, "20 epochs"),
-    Measured("two", "arm", "vit_.*", 10, 100, {"sprel": TaskConfig(1.0)}, {"digits": (2.5, 1.5)}, "20 epochs"),
-    Measured("three", "arm", "swin_.*", 10, 100, {"position": TaskConfig(1.0)}, {"digits": (9.0, 0.5)}, "20 epochs"),
-    Measured("four", "arm", "vit_.*", 1000, 5000, {"angle": TaskConfig(1.0)}, {"digits": (9.0, 0.5)}, "20 epochs"),
+    Measured("one", "arm", "vit_.*", 10, 100, 256, SMALL, {"digits": (2.0, 0.5), "others": (9.0, 0.5)}, "20 epochs"),
+    Measured("two", "arm", "vit_.*", 10, 100, 256, {"sprel": TaskConfig(1.0)}, {"digits": (2.5, 1.5)}, "20 epochs"),
+    Measured(
+        "three", "arm", "swin_.*", 10, 100, 256, {"position": TaskConfig(1.0)}, {"digits": (9.0, 0.5)}, "20 epochs"
+    ),
+    Measured("four", "arm", "vit_.*", 1000, 5000, 256, {"angle": TaskConfig(1.0)}, {"digits": (9.0, 0.5)}, "20 epochs"),
 )
 
 
@@ -55,12 +57,15 @@ def test_nothing_is_chosen_that_was_not_measured_or_cannot_be_had(folder: Path) 
     assert not config.tasks
     assert "drloc (weight 0.25) would be, but" in why
     assert "1x1" in why
+    config, why = choose_tasks(replace(vit, img_size=(224, 320)), dataset, KNOWN)
+    assert not config.tasks
+    assert "a grid of 14x20 tokens, and they are chosen up to 256 tokens" in why
 
 
 @pytest.mark.parametrize(("gain", "half"), [(1.0, 1.0), (0.5, 0.9), (-2.0, 0.5), (1.0, 0.0)])
 def test_what_shows_nothing_cannot_become_a_default(gain: float, half: float) -> None:
     with pytest.raises(ValueError, match="excludes zero"):
-        Measured("study", "arm", "vit_.*", 10, 100, SMALL, {"good": (2.0, 0.5), "bad": (gain, half)}, "20 epochs")
+        Measured("study", "arm", "vit_.*", 10, 100, 256, SMALL, {"good": (2.0, 0.5), "bad": (gain, half)}, "20 epochs")
 
 
 def test_what_is_known_is_what_the_committed_studies_say() -> None:

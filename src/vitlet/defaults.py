@@ -25,6 +25,7 @@ class Measured:
         models: pattern of the names of models that it speaks for.
         fewest: training images from which on it speaks ...
         most: ... up to here.
+        tokens: the most tokens of a final grid that they are chosen for; a task on all pairs needs their square.
         tasks: the tasks that gained.
         gains: of each dataset, points over labels only: mean over seeds, half width of the 95 % interval.
         how: under which conditions, in a few words.
@@ -35,6 +36,7 @@ class Measured:
     models: str
     fewest: int
     most: int
+    tokens: int
     tasks: Mapping[str, TaskConfig]
     gains: Mapping[str, tuple[float, float]]
     how: str
@@ -61,6 +63,7 @@ MEASURED: tuple[Measured, ...] = (
         models="vit_.*",
         fewest=850,
         most=2000,
+        tokens=256,
         tasks={"sprel": TaskConfig(1.0), "position": TaskConfig(1.0)},
         gains={"cifar10": (7.82, 1.49), "flowers102": (3.27, 0.94), "imagenette": (7.49, 1.35)},
         how="a small ViT from scratch, 32 and 64 px, 20 epochs",
@@ -95,7 +98,7 @@ def choose_tasks(
     best = max(fitting, key=lambda each: each.surely)
     chosen = replace(config, tasks=dict(best.tasks))
     names = join_words(f"{name} (weight {task.weight:g})" for name, task in best.tasks.items())
-    if problem := _problem(chosen, len(dataset.classes)):
+    if problem := _problem(chosen, len(dataset.classes), best.tokens):
         return config, f"{none}{names} would be, but {problem}"
     return chosen, (
         f"no task was named; chosen: {names}, which gained {best.shown()} points over labels only with"
@@ -109,11 +112,16 @@ def join_words(words: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _problem(config: RunConfig, classes: int) -> str | None:
-    """Why this network cannot have these tasks: what was not asked for must not stop a run."""
+def _problem(config: RunConfig, classes: int, most: int) -> str | None:
+    """Why this network cannot have these tasks: what was not asked for must not stop a run, nor fill the memory."""
     try:
         backbone, _ = build_backbone(config, class_count(config, classes))
         Objective(backbone, make_terms(config, backbone), CrossEntropyLoss())
     except VitletError as problem:
         return str(problem)
-    return None
+    grid = backbone.shapes().last
+    if grid.height * grid.width <= most:
+        return None
+    return (
+        f"{config.model} ends in a grid of {grid.height}x{grid.width} tokens, and they are chosen up to {most} tokens."
+    )
