@@ -66,7 +66,7 @@ MEASURED: tuple[Measured, ...] = (
         tokens=256,
         tasks={"sprel": TaskConfig(1.0), "position": TaskConfig(1.0)},
         gains={"cifar10": (7.82, 1.49), "flowers102": (3.27, 0.94), "imagenette": (7.49, 1.35)},
-        how="a small ViT from scratch, 32 and 64 px, 20 epochs",
+        how="a small ViT from scratch, 32 and 64 px, 20 epochs; it lasts for 80, studies/longer",
     ),
 )
 """What has been shown so far; see docs/findings.md."""
