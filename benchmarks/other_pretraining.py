@@ -3,27 +3,25 @@
     pip install lightly
     python benchmarks/other_pretraining.py IMAGENETTE [--work FOLDER] [--output benchmarks/results/other_pretraining.md]
 
-IMAGENETTE holds {train,val}/CLASS. The images, network and settings are those of `studies/confirmation`: a tenth of
-Imagenette, 852 images of 64 px, a ViT 96 wide and 4 deep, 20 passes of every image through the network in all, batches
-of 32. Labels alone: 20 epochs. RelViT's tasks (`sprel` and `position`): 10 epochs without labels, then 10 with.
-SimCLR: 5 epochs of two views each (its own augmentation and head, temperature 0.5), then 10 with labels. The weights
-that are best on the validation images are tested once. The command can be stopped at any moment and given again.
+IMAGENETTE holds {train,val}/CLASS. Network and settings are those of `studies/confirmation`: a tenth of Imagenette, 852
+images of 64 px, a ViT 96 wide and 4 deep, 20 passes of so many images through the network in all, batches of 32. Labels
+alone: 20 epochs, read from that study's cells. RelViT's tasks (`sprel` and `position`): 10 epochs without labels, on
+852 images drawn without looking at classes, then 10 with. SimCLR: 5 epochs of two views of the labelled images each
+(its own augmentation and head, temperature 0.5), then 10 with labels. The weights that are best on the validation
+images are tested once. The command can be stopped at any moment and given again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 from datetime import date
 from pathlib import Path
 
 import timm
 import torch
 from safetensors.torch import save_file
-from timing import interval, processor
+from timing import interval, processor, run
 from torchvision.transforms.functional import to_pil_image
 
 from vitlet import RunConfig
@@ -34,16 +32,10 @@ MODEL, SIZES = "vit_tiny_patch16_224", {"patch_size": 8, "embed_dim": 96, "depth
 COMMON = [
     *("--model", MODEL, "--model-kwargs", *(f"{name}={size}" for name, size in SIZES.items()), "--img-size", "64"),
     *("--fraction", "0.1", "--val-fraction", "0.1", "-b", "32", "--lr", "1e-3", "--checkpoint-epochs", "5"),
+    *("--drop-path", "0.1"),
 ]
-DROP = ["--drop-path", "0.1"]
+BASELINE = Path(__file__).parent.parent / "studies/confirmation/cells/imagenette/vit/baseline"
 ARMS = ("labels alone", "RelViT's tasks", "SimCLR (lightly)")
-
-
-def run(words: list[str], output: Path) -> None:
-    """``vitlet WORDS`` until it has ended, from where it was."""
-    if not (output / "result.json").is_file():
-        command = [sys.executable, "-m", "vitlet", *words, "--output", str(output), "--resume", "auto"]
-        subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
 def simclr(data: Path, seed: int, weights: Path) -> None:
@@ -77,25 +69,25 @@ def simclr(data: Path, seed: int, weights: Path) -> None:
             schedule.step()
     print(f"SimCLR, seed {seed}: loss {loss.item():.2f} at the end", flush=True)
     weights.parent.mkdir(parents=True, exist_ok=True)
-    save_file(network.state_dict(), weights)
+    save_file(network.state_dict(), weights.with_suffix(".part"))
+    weights.with_suffix(".part").replace(weights)
 
 
-def one(arm: str, seed: int, chosen: argparse.Namespace) -> Path:
-    """A run of an arm, its pre-training first; the folder with the result."""
+def accuracy(arm: str, seed: int, chosen: argparse.Namespace) -> float:
+    """Test accuracy of an arm, its pre-training first."""
+    if arm == "labels alone":
+        return float(json.loads((BASELINE / f"seed-{seed}.json").read_text())["test_best"])
     name = f"{ARMS.index(arm)}-{seed}"
     output, data, end = chosen.work / name, str(chosen.imagenette), ["--seed", str(seed)]
-    if arm == "labels alone":
-        run(["train", data, *COMMON, *DROP, "--epochs", "20", "--task", "none", *end], output)
-        return output
     before = chosen.work / f"{name}-before"
     if arm == "RelViT's tasks":
         tasks = ["--task", "sprel=1", "--task", "position=1", "--aug", "relvit"]
-        run(["pretrain", data, *COMMON, *DROP, "--epochs", "10", *tasks, *end], before)
+        run(["pretrain", data, *COMMON, "--epochs", "10", *tasks, *end], before)
     elif not (before / "model.safetensors").is_file():
         simclr(chosen.imagenette, seed, before / "model.safetensors")
     start = before if (before / "result.json").is_file() else before / "model.safetensors"
-    run(["train", data, *COMMON, *DROP, "--epochs", "10", "--task", "none", "--init", str(start), *end], output)
-    return output
+    run(["train", data, *COMMON, "--epochs", "10", "--task", "none", "--init", str(start), *end], output)
+    return float(json.loads((output / "result.json").read_text())["test"]["top1"])
 
 
 def main() -> None:
@@ -109,8 +101,7 @@ def main() -> None:
     found: dict[str, list[float]] = {arm: [] for arm in ARMS}
     for seed in range(chosen.seeds):
         for arm in ARMS:
-            result = json.loads((one(arm, seed, chosen) / "result.json").read_text())
-            found[arm].append(result["test"]["top1"])
+            found[arm].append(accuracy(arm, seed, chosen))
     lines = [
         "# Pre-training by other means, in the same budget",
         "",

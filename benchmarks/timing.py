@@ -1,9 +1,11 @@
-"""What the benchmarks share: CPU time of one run, and a report that says where it was measured."""
+"""What the benchmarks share: CPU time of one run, whole runs of vitlet, and a report that says where."""
 
 from __future__ import annotations
 
 import datetime
+import os
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +28,13 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     """Mean, and half width of its 95 % interval (Student's)."""
     found = student(values)
     return found.value, found.high - found.value
+
+
+def run(words: list[str], output: Path) -> None:
+    """``vitlet WORDS`` on one thread until it has ended, from where it was."""
+    if not (output / "result.json").is_file():
+        command = [sys.executable, "-m", "vitlet", *words, "--output", str(output), "--resume", "auto"]
+        subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
 class PeakMemory:

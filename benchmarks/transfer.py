@@ -14,15 +14,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 from datetime import date
 from pathlib import Path
 
 import torch
-from timing import interval, processor
+from timing import interval, processor, run
 
 MODEL = "swin_tiny_patch4_window7_224"
 SIZES = ["--model-kwargs", "embed_dim=32", "depths=2,2,2", "num_heads=2,4,8", "window_size=4"]
@@ -36,13 +33,6 @@ SEGMENT = [
     *("--rescale-max", "1.5", "--clip-grad", "5", "--checkpoint-minutes", "5"),
 ]
 ARMS = {"random": None, "Imagenette": (), "Imagenette with DRLoc": ("--task", "drloc=0.5")}
-
-
-def run(words: list[str], output: Path) -> None:
-    """``vitlet WORDS`` until it has ended, from where it was."""
-    if not (output / "result.json").is_file():
-        command = [sys.executable, "-m", "vitlet", *words, "--output", str(output), "--resume", "auto"]
-        subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
 def one(arm: str, seed: int, chosen: argparse.Namespace) -> None:

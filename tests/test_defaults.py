@@ -16,6 +16,7 @@ from vitlet.commands.train import task_flags
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.data.sources import load_dataset
 from vitlet.defaults import MEASURED, Measured, choose_tasks
+from vitlet.errors import VitletError
 from vitlet.feeding import data_request
 from vitlet.runs import read_config
 from vitlet.studies.definition import read_study
@@ -38,7 +39,7 @@ def test_the_surest_gain_that_fits_is_chosen(folder: Path) -> None:
     dataset = load_dataset(data_request(config))
     chosen, why = choose_tasks(config, dataset, KNOWN)
     assert chosen.tasks == SMALL
-    assert "gained 2.00 ± 0.50 (digits) and 9.00 ± 0.50 (others) points over labels only with 10 to 100 images" in why
+    assert "gained 2.00 ± 0.50 (digits), 9.00 ± 0.50 (others) points over labels only with 10 to 100 images" in why
     assert "studies/one" in why
     assert "--task none" in why
     none, why = choose_tasks(RunConfig(data=str(folder), model="resnet18"), dataset, KNOWN)
@@ -60,6 +61,8 @@ def test_nothing_is_chosen_that_was_not_measured_or_cannot_be_had(folder: Path) 
     config, why = choose_tasks(replace(vit, img_size=(224, 320)), dataset, KNOWN)
     assert not config.tasks
     assert "a grid of 14x20 tokens, and they are chosen up to 256 tokens" in why
+    with pytest.raises(VitletError, match="vit_tiny_patch16_22"):  # no reason to train without a task
+        choose_tasks(replace(vit, model="vit_tiny_patch16_22"), dataset, KNOWN)
 
 
 @pytest.mark.parametrize(("gain", "half"), [(1.0, 1.0), (0.5, 0.9), (-2.0, 0.5), (1.0, 0.0)])
@@ -69,6 +72,7 @@ def test_what_shows_nothing_cannot_become_a_default(gain: float, half: float) ->
 
 
 def test_what_is_known_is_what_the_committed_studies_say() -> None:
+    assert MEASURED
     for known in MEASURED:
         folder = Path(__file__).parent.parent / "studies" / known.study
         study = read_study(folder / "study.yaml")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch.nn import CrossEntropyLoss
@@ -52,8 +52,8 @@ class Measured:
         return min(gain - half for gain, half in self.gains.values())
 
     def shown(self) -> str:
-        """Such as ``2.00 ± 0.50 (digits) and 3.00 ± 1.00 (cifar10)``."""
-        return join_words(f"{gain:.2f} ± {half:.2f} ({dataset})" for dataset, (gain, half) in self.gains.items())
+        """Such as ``2.00 ± 0.50 (digits), 3.00 ± 1.00 (cifar10)``."""
+        return ", ".join(f"{gain:.2f} ± {half:.2f} ({dataset})" for dataset, (gain, half) in self.gains.items())
 
 
 MEASURED: tuple[Measured, ...] = (
@@ -97,7 +97,7 @@ def choose_tasks(
         )
     best = max(fitting, key=lambda each: each.surely)
     chosen = replace(config, tasks=dict(best.tasks))
-    names = join_words(f"{name} (weight {task.weight:g})" for name, task in best.tasks.items())
+    names = " and ".join(f"{name} (weight {task.weight:g})" for name, task in best.tasks.items())
     if problem := _problem(chosen, len(dataset.classes), best.tokens):
         return config, f"{none}{names} would be, but {problem}"
     return chosen, (
@@ -106,20 +106,14 @@ def choose_tasks(
     )
 
 
-def join_words(words: Iterable[str]) -> str:
-    """Such as ``a, b and c``."""
-    *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last
-
-
 def _problem(config: RunConfig, classes: int, most: int) -> str | None:
     """Why this network cannot have these tasks: what was not asked for must not stop a run, nor fill the memory."""
+    backbone, _ = build_backbone(replace(config, tasks={}), class_count(config, classes))  # its faults stop the run
     try:
-        backbone, _ = build_backbone(config, class_count(config, classes))
+        grid = backbone.shapes(least=2).last
         Objective(backbone, make_terms(config, backbone), CrossEntropyLoss())
     except VitletError as problem:
         return str(problem)
-    grid = backbone.shapes().last
     if grid.height * grid.width <= most:
         return None
     return (
