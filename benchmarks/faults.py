@@ -146,6 +146,14 @@ class Watch:
         engine.finish = self.during("evaluation", engine.finish)  # type: ignore[attr-defined]
 
 
+def renew_threads() -> None:
+    """Call first in a forked process: torch makes its pool of threads anew at its next use.
+
+    Two threads that use it first, at once, find none ("Invalid thread pool!").
+    """
+    torch.set_num_threads(torch.get_num_threads())
+
+
 def start(
     config: RunConfig,
     processes: int,
@@ -167,6 +175,7 @@ def start(
         if child:
             found.append(child)
             continue
+        renew_threads()
         code = 1
         try:
             os.environ[LAUNCHER] = str(os.getppid())

@@ -136,6 +136,7 @@ def step_together(world: World, network: str, task: str) -> None:
 
 def together(rank: int, port: int, log: Path) -> int:
     """All pairs in one of two processes; the exit code."""
+    faults.renew_threads()
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "LOCAL_RANK": str(rank)}
     os.environ.update(place, WORLD_SIZE="2", TORCHELASTIC_USE_AGENT_STORE="True")
     os.environ[LAUNCHER] = str(os.getppid())
