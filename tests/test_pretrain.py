@@ -67,9 +67,17 @@ def test_a_flat_folder_will_do(flat: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"per_class": 3}, {"classes": ("digit 0", "digit 2")}, {"folds": 2}, {"group_by": r"(\d)\.png"}]
+    "changes",
+    [
+        {},
+        {"fraction": 0.5},
+        {"per_class": 3},
+        {"classes": ("digit 0", "digit 2")},
+        {"folds": 2},
+        {"group_by": r"(\d)\.png"},
+    ],
 )
-def test_what_chooses_images_by_class_or_group_chooses_them_here_too(folder: Path, changes: dict[str, Any]) -> None:
+def test_images_with_classes_are_split_as_for_a_training_with_labels(folder: Path, changes: dict[str, Any]) -> None:
     settings = config(folder, folder, **changes)
     labelled, bare = load_dataset(data_request(settings)), load_unlabelled(data_request(settings))
     assert labelled.val is not None
@@ -77,8 +85,13 @@ def test_what_chooses_images_by_class_or_group_chooses_them_here_too(folder: Pat
     for known, found in ((labelled.train, bare.train), (labelled.val, bare.val)):
         assert [known.key(index) for index in range(len(known))] == [found.key(index) for index in range(len(found))]
     assert set(bare.train.labels) == {0}
-    assert len(bare.train) < len(load_unlabelled(data_request(config(folder, folder))).train)
     assert "labels are not looked at" in bare.note
+
+
+def test_images_beside_the_class_folders_are_not_lost(folder: Path) -> None:
+    shutil.copy(folder / "digit 0" / "000.png", folder / "loose.png")
+    found = load_unlabelled(data_request(config(folder, folder, val_fraction=0.0)))
+    assert len(found.train) == 25
 
 
 def test_a_flat_folder_has_no_classes_to_choose_by(flat: Path, tmp_path: Path) -> None:

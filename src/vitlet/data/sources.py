@@ -12,7 +12,7 @@ import torch
 from vitlet.data.hub import is_saved_dataset, read_hub
 from vitlet.data.images import Arrays, Dataset, ImageSet, Standing
 from vitlet.data.named import OFFICIAL, load_named
-from vitlet.data.shards import ShardStream, is_shards, read_shards
+from vitlet.data.shards import is_shards, read_shards
 from vitlet.data.splits import fold, hold_out, keep, pick_classes
 from vitlet.data.tables import read_numpy, read_table
 from vitlet.data.trees import SPLITS, ArchiveTree, FolderTree, read_tree
@@ -89,35 +89,47 @@ def load_dataset(request: Request) -> Dataset:
 def load_unlabelled(request: Request) -> Dataset:
     """Images without labels: a flat folder or archive will do; of anything else, its training images.
 
-    Where classes or groups choose the images, they are those that a training with labels would see.
+    Where every one of them has a class, they are those that a training with labels would see, so that its validation
+    images are met nowhere.
     """
-    if request.per_class or request.classes or request.folds or request.group_by:
+    tree = _tree(request.data)
+    paths = [] if tree is None else [each for each in tree.paths if each.parts[0] in SPLITS["train"]] or tree.paths
+    chosen = request.per_class or request.classes or request.folds or request.group_by
+    if chosen or (not is_shards(request.data) and (tree is None or _all_have_classes(tree, len(paths)))):
         dataset = load_dataset(request)
         parts = {name: Unlabelled(images, images.one_size) for name, images in dataset.splits().items()}
         return Dataset((), parts["train"], parts.get("val"), None, f"{dataset.note}; labels are not looked at")
-    path = Path(request.data)
-    tree: FolderTree | ArchiveTree | None = None
-    if path.is_dir() and not is_saved_dataset(path) and not is_shards(request.data):
-        tree = FolderTree.open(path)
-    elif path.is_file() and path.suffix.lower() in ARCHIVES:
-        tree = ArchiveTree.open(path)
-    images: ImageSet
-    if tree is not None:
-        paths = [each for each in tree.paths if each.parts[0] in SPLITS["train"]] or list(tree.paths)
-        if not paths:
-            raise VitletError(f"{request.data} holds no images.")
-        images = tree.images(paths, [0] * len(paths))
-    else:
-        dataset = _open(request)[0]
-        images = dataset.train
-        if not isinstance(images, ShardStream):
-            images = Unlabelled(images, images.one_size)
+    if tree is None:
+        images: ImageSet = keep(_open(request)[0].train, fraction=request.fraction)  # a stream cannot be cut
+        return Dataset((), images, None, None, f"{len(images)} images without labels")
+    if not paths:
+        raise VitletError(f"{request.data} holds no images.")
+    images = tree.images(paths, [0] * len(paths))
     val = None
     note = f"{len(images)} images without labels"
-    if request.val_fraction > 0 and len(images) > 1 and not isinstance(images, ShardStream):
+    if request.val_fraction > 0 and len(images) > 1:
         images, val = hold_out(images, request.val_fraction, request.seed)
         note += f", {len(val)} of them held out"
     return Dataset((), keep(images, fraction=request.fraction, seed=request.seed), val, None, note)
+
+
+def _tree(data: str) -> FolderTree | ArchiveTree | None:
+    """The folder or archive of images that this is, or None."""
+    path = Path(data)
+    if path.is_dir() and not is_saved_dataset(path) and not is_shards(data):
+        return FolderTree.open(path)
+    if path.is_file() and path.suffix.lower() in ARCHIVES:
+        return ArchiveTree.open(path)
+    return None
+
+
+def _all_have_classes(tree: FolderTree | ArchiveTree, images: int) -> bool:
+    """Whether each of so many training images lies in the folder of a class, and some class has two."""
+    try:
+        found = read_tree(tree).train
+    except VitletError:
+        return False
+    return len(found) == images and len(set(found.labels)) < images
 
 
 class Unlabelled(Standing):
