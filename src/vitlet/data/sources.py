@@ -164,19 +164,15 @@ def _open(request: Request, fewest_classes: int = 2) -> tuple[Dataset, dict[str,
             f"no such folder: {data}. DATA is a folder with one sub-folder of images per class, a zip or tar of that,"
             f" a CSV or Parquet table, an .npz file, or the name of a dataset.{nearest(data, [*OFFICIAL, 'digits'])}"
         )
-    suffix = path.suffix.lower()
+    if (tree := _tree(data)) is not None:
+        return read_tree(tree, fewest_classes=fewest_classes), {}
     if path.is_dir():
-        return (
-            read_hub(data)
-            if is_saved_dataset(path)
-            else read_tree(FolderTree.open(path), fewest_classes=fewest_classes)
-        ), {}
+        return read_hub(data), {}
+    suffix = path.suffix.lower()
     if suffix in TABLES:
         return read_table(path, root=Path(request.data_dir) if request.data_dir else None)
     if suffix == ".npz":
         return read_numpy(path), {}
-    if suffix in ARCHIVES:
-        return read_tree(ArchiveTree.open(path), fewest_classes=fewest_classes), {}
     raise VitletError(f"{data} is a file of an unknown kind; known are {', '.join((*ARCHIVES, *TABLES, '.npz'))}.")
 
 
