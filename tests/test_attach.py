@@ -327,6 +327,43 @@ def test_tasks_on_attention(kind: str) -> None:
     assert traces(model) == before
 
 
+@pytest.mark.parametrize("kind", ["timm vit", "hf vit"])
+@pytest.mark.parametrize("explicit_tokens", [784, 4])
+@pytest.mark.parametrize("order", [1, -1])
+def test_two_attachments_to_one_layer(
+    kind: str, explicit_tokens: int, order: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitlet.attached.EXPLICIT_TOKENS", explicit_tokens)
+    model, options = made(kind)
+    before = traces(model)
+    tasks = [vitlet.AttentionDistance(layers="1"), vitlet.AttentionSimilarity(layers="1")]
+    both = [vitlet.attach(model, [task], **options) for task in tasks]
+    images = images_for(both[0])
+    model(images)
+    expected = [attached.loss().detach() for attached in both]
+    first, second = both[::order]
+    first.detach()
+    model(images)
+    torch.testing.assert_close(second.loss().detach(), expected[::order][1])
+    second.detach()
+    assert traces(model) == before
+
+
+@pytest.mark.parametrize("kind", ["timm vit", "hf vit"])
+def test_copies_of_a_model_keep_no_attention(kind: str) -> None:
+    model, options = made(kind)
+    attached = vitlet.attach(model, [vitlet.AttentionDistance(layers="1")], **options)
+    images = images_for(attached)
+    model(images)  # with a graph, which cannot be copied
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        tapped = [vars(module)["forward"].__self__ for module in other.modules() if "forward" in vars(module)]
+        other(torch.zeros_like(images))
+        assert len(tapped) == 1 and not tapped[0].taps
+    expected = attached.loss()
+    model(images)
+    torch.testing.assert_close(attached.loss(), expected)
+
+
 @pytest.mark.parametrize(
     ("kind", "tasks", "options", "words"),
     [

@@ -340,6 +340,21 @@ def test_another_image_size_is_surveyed_anew() -> None:
         assert (attention.shape.height, attention.shape.width) == (size[0] // 8, size[1] // 8)
 
 
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "deit3_small_patch16_224", "vit_small_patch16_dinov3"])
+@pytest.mark.parametrize("explicit_tokens", [784, 16])
+def test_the_same_layers_at_every_size_and_for_every_backbone(name: str, explicit_tokens: int) -> None:
+    model = small_vit(name, dynamic_img_size=True).eval()
+    paths = [f"blocks.{index}.attn" for index in range(4)]
+    for _ in range(2):
+        backbone = vitlet.TimmBackbone(model, img_size=(32, 64), explicit_tokens=explicit_tokens)
+        for size in ((32, 64), (64, 32), (48, 48)):
+            found = backbone(View(torch.randn(2, 3, *size)), Needs(attention=(1,))).attention[1]
+            assert [layer.path for layer in backbone._surveys[size].layers] == paths
+            assert (found.shape.height, found.shape.width) == (size[0] // 8, size[1] // 8)
+            assert found.weights.shape[-1] == size[0] * size[1] // 64 + found.shape.prefix
+        assert list(backbone._taps) == [("blocks.1.attn", 0)]
+
+
 def test_bfloat16_training_step() -> None:
     model = timm.create_model("vit_tiny_patch16_224", img_size=64, patch_size=2, depth=2, embed_dim=32, num_heads=2)
     terms = [vitlet.Term(AttentionDistance(), 0.1), vitlet.Term(AttentionSimilarity(preset="reference"), 0.01)]

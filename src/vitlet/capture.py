@@ -8,7 +8,8 @@ are kept. All other modules run as they are, on their fused kernels. Nothing ent
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from vitlet.errors import VitletError
 from vitlet.rowblocks import Attended, attend
 
 EXPLICIT_TOKENS = 784
@@ -80,67 +82,126 @@ def is_attention(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> 
 
 
 class _Watch(TorchFunctionMode):
-    """Catches the call number ``wanted`` among the attention calls made while it is entered."""
+    """Catches some of the attention calls made while it is entered.
 
-    def __init__(self, found: list[Caught], wanted: int, explicit_tokens: int) -> None:
+    Args:
+        wanted: numbers of the calls, each with the most tokens of which its map is computed openly.
+        found: where to put what is caught, by number.
+    """
+
+    def __init__(self, wanted: Mapping[int, int], found: dict[int, Caught]) -> None:
         super().__init__()
-        self.found, self.left, self.explicit_tokens = found, wanted, explicit_tokens
+        self.wanted, self.found, self.seen = wanted, found, 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not is_attention(func, args, kwargs):
             return func(*args, **kwargs)
-        self.left -= 1
-        if self.left != -1:
+        number = self.seen
+        self.seen += 1
+        if number not in self.wanted:
             return func(*args, **kwargs)
         if func is not F.scaled_dot_product_attention:
             maps = func(*args, **kwargs)
-            self.found.append(Caught(maps))
+            self.found[number] = Caught(maps)
             return maps
         call = SdpaCall(*args, **kwargs)
-        if call.query.shape[-2] > self.explicit_tokens and call.plain:
+        if call.query.shape[-2] > self.wanted[number] and call.plain:
             out, attended = attend(call.query, call.key, call.value, call.factor)
-            self.found.append(Caught(None, attended))
+            self.found[number] = Caught(None, attended)
             return out
         out, maps = call.openly()
-        self.found.append(Caught(maps))
+        self.found[number] = Caught(maps)
         return out
 
 
-class Tap:
-    """Stands in for the ``forward`` of the module that makes one attention call, for good.
+class _Passing(threading.local):
+    """Whether taps let everything pass by in this thread."""
+
+    now = False
+
+
+_passing = _Passing()
+
+
+@contextmanager
+def untapped() -> Iterator[None]:
+    """Inside, tapped modules compute as if they had no tap."""
+    before, _passing.now = _passing.now, True
+    try:
+        yield
+    finally:
+        _passing.now = before
+
+
+class _Tapped:
+    """Stands in for the ``forward`` of a module as long as it has taps.
 
     The module computes the same way whether or not anybody listens, so that what gradient checkpointing computes
     again is what it computed before.
     """
 
-    def __init__(self, module: nn.Module, call: int, explicit_tokens: int) -> None:
-        self.module, self.call, self.explicit_tokens = module, call, explicit_tokens
-        self.inner = module.forward
-        self.listening = False
-        self.kept: list[Caught] = []
-        module.forward = self.forward  # in the instance: a deep copy gets a tap of its own
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self.inner = module, module.forward
+        self.taps: list[Tap] = []
+        module.forward = self.forward  # in the instance: a deep copy of the module gets one of its own
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward pass, watched."""
-        found: list[Caught] = []
-        with _Watch(found, self.call, self.explicit_tokens):
+        if _passing.now or not self.taps:
+            return self.inner(*args, **kwargs)
+        found: dict[int, Caught] = {}
+        with _Watch({tap.call: tap.explicit_tokens for tap in self.taps}, found):
             out = self.inner(*args, **kwargs)
-        if self.listening:
-            self.kept = found
+        for tap in self.taps:
+            if tap.listening:
+                tap.kept = found.get(tap.call)
         return out
 
-    def take(self) -> Caught:
-        """What was caught, once."""
-        kept, self.kept = self.kept, []
-        return kept[0]
-
-    def remove(self) -> None:
-        """Give the module its own forward pass back (last tap first)."""
+    def remove(self, tap: Tap) -> None:
+        """Forget a tap; without any the module has its own forward pass back."""
+        if tap in self.taps:
+            self.taps.remove(tap)
+        if self.taps or getattr(vars(self.module).get("forward"), "__self__", None) is not self:
+            return
         if getattr(self.inner, "__self__", None) is self.module:
             del self.module.forward
         else:
             self.module.forward = self.inner
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Whoever listens all the time listens to this module, not to its copies.
+        return vars(self) | {"taps": [tap for tap in self.taps if not tap.listening]}
+
+
+class Tap:
+    """Keeps what one attention call of a module computes with, while it is ``listening``."""
+
+    def __init__(self, module: nn.Module, call: int, explicit_tokens: int) -> None:
+        self.call, self.explicit_tokens = call, explicit_tokens
+        self.listening = False
+        self.kept: Caught | None = None
+        standing = getattr(vars(module).get("forward"), "__self__", None)
+        self.tapped = standing if isinstance(standing, _Tapped) else _Tapped(module)
+        self.tapped.taps.append(self)
+
+    def take(self) -> Caught:
+        """What was caught, once."""
+        kept, self.kept = self.kept, None
+        if kept is None:
+            raise VitletError(
+                f"no attention was caught in {type(self.tapped.module).__name__}: it made no attention call number"
+                f" {self.call + 1} in the last forward pass, as it did when the task was built. Build the task anew"
+                " where the model has changed since."
+            )
+        return kept
+
+    def remove(self) -> None:
+        """Leave the module alone."""
+        self.tapped.remove(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"kept": None}  # what was caught is part of a graph that cannot be copied
 
 
 @contextmanager

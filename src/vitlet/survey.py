@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from vitlet.attention import AttentionMap, AttentionShape, uniform_distance
-from vitlet.capture import Caught, SdpaCall, is_attention
+from vitlet.capture import Caught, SdpaCall, is_attention, untapped
 from vitlet.errors import VitletError
 from vitlet.geometry import grid_coords
 from vitlet.views import View
@@ -159,7 +159,7 @@ def survey(model: Any, images: Tensor, grids: set[tuple[int, int]] | None = None
         handles.append(module.register_forward_pre_hook(mode.enter(name)))
         handles.append(module.register_forward_hook(mode.leave, always_call=True))
     try:
-        with torch.no_grad(), mode:
+        with torch.no_grad(), untapped(), mode:  # a tap of anybody would hide the call that it catches
             if grids is None:
                 _, maps = model.forward_intermediates(images, norm=False, output_fmt="NCHW")
                 grids = {(int(grid.shape[2]), int(grid.shape[3])) for grid in maps}
