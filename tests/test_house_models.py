@@ -78,11 +78,13 @@ def test_there_are_all_of_them() -> None:
     assert sum(name.endswith("px") for name in NAMES) == 18
 
 
-def test_timm_finds_them_when_it_comes_after_vitlet() -> None:
+@pytest.mark.parametrize("looked_up", ["", "from importlib.util import find_spec; assert find_spec('timm');"])
+def test_timm_finds_them_when_it_comes_after_vitlet(looked_up: str) -> None:
     code = (
-        "import sys, vitlet; assert 'timm' not in sys.modules and 'torch' not in sys.modules; import timm;"
+        f"import sys, vitlet; {looked_up} assert 'timm' not in sys.modules and 'torch' not in sys.modules; import timm;"
         "assert timm.is_model('cvt_13') and timm.is_model('vit_for_32px');"
-        "assert type(timm.__spec__.loader).__module__ != 'vitlet.registration'"
+        "assert type(timm.__spec__.loader).__module__ != 'vitlet.registration';"
+        "assert not any(type(finder).__module__ == 'vitlet.registration' for finder in sys.meta_path)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     before = list(sys.meta_path)

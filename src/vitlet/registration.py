@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType
 
 TIMM, NETWORKS = "timm", "vitlet.models"
@@ -20,8 +19,8 @@ TIMM, NETWORKS = "timm", "vitlet.models"
 class _ThenRegister(Loader):
     """A loader that also imports the house's networks once its own module is there."""
 
-    def __init__(self, inner: Loader) -> None:
-        self.inner = inner
+    def __init__(self, inner: Loader, waiting: MetaPathFinder) -> None:
+        self.inner, self.waiting = inner, waiting
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self.inner.create_module(spec)
@@ -31,21 +30,23 @@ class _ThenRegister(Loader):
             module.__spec__.loader = self.inner  # whoever asks timm for its loader gets the real one
         module.__loader__ = self.inner
         self.inner.exec_module(module)
+        if self.waiting in sys.meta_path:
+            sys.meta_path.remove(self.waiting)
         import_module(NETWORKS)
 
 
 class _Wait(MetaPathFinder):
-    """Stands first among the finders until timm is imported."""
+    """Stands first among the finders until timm is imported; to be looked up, as by `find_spec`, is no import."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != TIMM or self not in sys.meta_path:
+        if fullname != TIMM:
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec(TIMM)
+        others = [finder for finder in sys.meta_path if finder is not self]
+        spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _ThenRegister(spec.loader)
+            spec.loader = _ThenRegister(spec.loader, self)
         return spec
 
 
