@@ -237,6 +237,25 @@ def test_refuses_a_grid_pooled_to_nothing() -> None:
         built(features(grid(2, 4)), pool="2x2")
 
 
+@pytest.mark.parametrize("classes", ["wide", "tight", "absolute"])
+@pytest.mark.parametrize("variant", ["ce", "reg"])
+def test_places_between_cells_have_a_class(variant: str, classes: str) -> None:
+    """Tokens of mega-patches may lie almost a whole side apart: one more cell than those of a regular grid."""
+    last = torch.tensor([HEIGHT, WIDTH]) - 0.55
+    places = torch.rand(BATCH, HEIGHT * WIDTH, 2).round() * (last + 0.45) - 0.45  # in the corners of the image
+    one = Grid(torch.randn(BATCH, CHANNELS, HEIGHT, WIDTH), places)
+    result = built(features(one), variant=variant, classes=classes)(features(one))
+    assert result.loss.isfinite() and float(result.metrics["error_cells"]) < 2 * WIDTH
+
+
+def test_the_expected_class_is_exact_under_autocast() -> None:
+    target = torch.randint(15, (4, 64), generator=torch.Generator().manual_seed(4))
+    logits = -4 * (torch.arange(15) - target[..., None] - 0.05).abs()  # as learned, with a narrow spread
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = module.localization_reg(logits, target)
+    assert found.item() == pytest.approx(module.localization_reg(logits, target).item(), rel=1e-6)
+
+
 def test_losses_stay_in_full_precision_under_autocast() -> None:
     one = grid()
     for variant in ("l1", "signed", "ce", "reg", "all"):

@@ -164,7 +164,8 @@ class _Tapped:
             self.taps.remove(tap)
         if self.taps or getattr(vars(self.module).get("forward"), "__self__", None) is not self:
             return
-        if getattr(self.inner, "__self__", None) is self.module:
+        its_own = getattr(self.inner, "__self__", None) is self.module
+        if its_own:
             del self.module.forward
         else:
             self.module.forward = self.inner

@@ -77,11 +77,17 @@ def localization_reg(
     """
     probability = logits.float().softmax(-1)
     classes = torch.arange(logits.shape[-1], device=logits.device, dtype=probability.dtype)
-    mean = probability @ classes  # B, M
+    mean = mean_class(probability)  # B, M
     variance = (probability * (classes - mean[..., None]).square()).sum(-1) + 1e-8
     penalty = variance.log() if spread == "log_variance" else 0.5 * variance.log()
     loss = (target - mean).square() / variance + alpha * penalty
     return loss.mean() if reduction == "mean" else loss.mean(-1).sum()
+
+
+def mean_class(probability: Tensor) -> Tensor:
+    """Expected class of distributions ``(..., classes)``; no matrix product, which autocast would make coarse."""
+    classes = torch.arange(probability.shape[-1], device=probability.device, dtype=probability.dtype)
+    return (probability * classes).sum(-1)
 
 
 class DRLoc(Task):
@@ -237,14 +243,14 @@ class DRLoc(Task):
         for axis, (logits, side) in enumerate(zip(out.split(counts, dim=-1), sides, strict=True)):
             zero = {"wide": side, "tight": side - 1, "absolute": 0}[self.classes]  # class of offset 0
             target = (offsets[..., axis] + zero).round().long()
+            target = target.clamp(0, logits.shape[-1] - 1)  # places between cells may be almost a whole side apart
             if self.variant == "ce":
                 losses.append(localization_ce(logits, target, self.reduction))
                 predicted = logits.detach().argmax(-1).float()
             else:
                 options = {"alpha": self.alpha, "spread": self.spread, "reduction": self.reduction}
                 losses.append(localization_reg(logits, target, **options))  # type: ignore[arg-type]
-                classes = torch.arange(logits.shape[-1], device=logits.device, dtype=torch.float32)
-                predicted = logits.detach().float().softmax(-1) @ classes
+                predicted = mean_class(logits.detach().float().softmax(-1))
             errors.append((predicted - target).abs().mean())
         return torch.stack(losses).sum(), torch.stack(errors).mean()
 
@@ -274,8 +280,7 @@ class DRLoc(Task):
             axes = []
             for logits, side in zip(out.split([self._class_count(side) for side in sides], dim=-1), sides, strict=True):
                 zero = {"wide": side, "tight": side - 1, "absolute": 0}[self.classes]  # class of offset 0
-                classes = torch.arange(logits.shape[-1], device=logits.device, dtype=torch.float32)
-                found = logits.argmax(-1).float() if self.variant == "ce" else logits.softmax(-1) @ classes
+                found = logits.argmax(-1).float() if self.variant == "ce" else mean_class(logits.softmax(-1))
                 axes.append(found - zero)
             return torch.stack(axes, dim=-1)
         size = out.new_tensor(sides)
