@@ -18,7 +18,15 @@ import timm
 import torch
 import torchvision
 from torch import Tensor, nn
-from transformers import AutoModelForImageClassification, ConvNextConfig, Dinov2Config, SwinConfig, ViTConfig
+from transformers import (
+    AutoModelForImageClassification,
+    ConvNextConfig,
+    Dinov2Config,
+    SwinConfig,
+    ViTConfig,
+    ViTMAEConfig,
+    ViTMAEModel,
+)
 from transformers import Dinov2WithRegistersConfig as RegisterConfig
 
 import vitlet
@@ -77,6 +85,19 @@ class Resampled(nn.Module):
         return self.head(self.pool(self.features(images)).flatten(1))
 
 
+class Scored(nn.Module):
+    """Gives every token class scores of its own beside those of the image, as VOLO does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm = nn.Conv2d(3, 8, 8, 8), nn.LayerNorm(8)
+        self.head, self.each = nn.Linear(8, CLASSES), nn.Linear(8, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.norm(self.embed(images).flatten(2).transpose(1, 2))
+        return self.head(tokens.mean(1)) + self.each(tokens).amax(1) / 2
+
+
 class UNet(nn.Module):
     """Down twice and up again: its answer is a map."""
 
@@ -105,6 +126,17 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Size | None, str, int, int]] = 
         1,
         0,
     ),
+    # behind the last norm: keys and values of a pooling, and class scores of every token
+    "timm siglip": (
+        lambda: timm.create_model(
+            "vit_base_patch16_siglip_224", img_size=(32, 48), patch_size=8, embed_dim=16, depth=1, num_heads=2
+        ),
+        (32, 48),
+        "norm",
+        0,
+        0,
+    ),
+    "scored": (Scored, (32, 48), "norm", 0, 0),
     "timm resnet": (lambda: timm.create_model("test_resnet", num_classes=CLASSES), (64, 96), "layer4", 0, 0),
     "torchvision resnet": (
         lambda: torchvision.models.ResNet(torchvision.models.resnet.BasicBlock, [1, 1, 1, 1], CLASSES),
@@ -368,7 +400,7 @@ def test_copies_of_a_model_keep_no_attention(kind: str) -> None:
     ("kind", "tasks", "options", "words"),
     [
         ("torchvision resnet", ["drloc"], {"layer": "layer5"}, r"ResNet has no layer 'layer5'\. Did you mean 'layer"),
-        ("torchvision resnet", ["drloc"], {"layer": "fc"}, r"'fc' is a tensor of shape \(3, 5\), which cannot be read"),
+        ("torchvision resnet", ["drloc"], {"layer": "fc"}, r"'fc' is a tensor of shape \(7, 5\), which cannot be read"),
         ("torchvision resnet", ["drloc", "drloc"], {}, r"tasks of different names, found \['drloc', 'drloc'\]"),
         ("torchvision resnet", [], {}, r"tasks of different names, found \[\]"),
         (
@@ -399,6 +431,80 @@ def test_refused(kind: str, tasks: list[str], options: dict[str, Any], words: st
     assert traces(model) == before
 
 
+SMALL_VIT = {"img_size": (32, 48), "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "eva02_tiny_patch14_224"])
+@pytest.mark.parametrize("how", ["attach", "layer", "timm"])
+def test_dropped_tokens_are_refused(name: str, how: str) -> None:
+    """A quarter of 8 x 12 tokens is no grid of 4 x 6: those left are from anywhere."""
+    model = timm.create_model(name, patch_drop_rate=0.75, num_classes=CLASSES, **SMALL_VIT)
+    images = torch.randn(2, 3, 32, 48)
+    if how == "attach":
+        attached = vitlet.attach(model, [vitlet.DRLoc(hidden=8)], img_size=(32, 48))
+        ask: Callable[[], Any] = lambda: (model(images), attached.loss())  # noqa: E731
+    else:
+        backbone: Any = vitlet.TimmBackbone(model)
+        if how == "layer":
+            prefix = int(model.num_prefix_tokens)
+            backbone = vitlet.LayerBackbone(model, layer="blocks.0", img_size=(32, 48), prefix_tokens=prefix)
+        objective = vitlet.Objective(backbone, [vitlet.Term(vitlet.DRLoc(hidden=8))])
+        ask = lambda: objective(images)  # noqa: E731
+    with pytest.raises(VitletError, match=r"tokens .*patch_drop_rate, turn that off: those left have no places"):
+        ask()
+    model.eval()
+    ask()
+
+
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(8, 8, 0), (16, 12, 0), (7, 4, 3), (3, 2, 1), (10, 6, 0)])
+@pytest.mark.parametrize("sizes", [(32, 64, 28), (64, 32, 128)])
+def test_other_sizes_are_read_whatever_the_strides_make_of_them(
+    kernel: int, stride: int, padding: int, sizes: tuple[int, ...]
+) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, kernel, stride, padding), nn.Flatten(2), Turned())
+    attached = vitlet.attach(model, [Watch()], layer="2", img_size=sizes[0])
+    for size in sizes:
+        images = torch.randn(2, 3, size, size)
+        model(images)
+        attached.loss()
+        assert torch.equal(attached.tasks["watch"].seen.last.tokens, model[0](images))
+
+
+def test_a_grid_that_leaves_pixels_out_is_not_guessed() -> None:
+    """4 x 4 tokens on 33 pixels are not seven more tokens and 3 x 3."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 8, 8), nn.Flatten(2), Turned())
+    with pytest.raises(VitletError, match="layer '2' of Sequential are not in the order of the image"):
+        vitlet.attach(model, [Watch()], layer="2", img_size=33)
+
+
+class Turned(nn.Module):
+    """From channels first to a sequence of tokens."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return tokens.transpose(1, 2)
+
+
+@pytest.mark.parametrize("mask_ratio", [0.75, 0.0])
+def test_tokens_that_change_places_are_refused(mask_ratio: float) -> None:
+    config = ViTMAEConfig(image_size=32, patch_size=4, intermediate_size=16, mask_ratio=mask_ratio, **SMALL)
+    model = ViTMAEModel(config)
+    before = traces(model)
+    with pytest.raises(VitletError, match="of ViTMAEModel change places from one run to the next"):
+        vitlet.attach(model, [vitlet.DRLoc()])
+    assert traces(model) == before
+
+
+@pytest.mark.parametrize("size", [(128, 128), (128, 192)])
+def test_tokens_in_the_order_of_windows_are_refused(size: tuple[int, int]) -> None:
+    options = {"stages": (1, 2, 2, 1), "embed_dim": 8, "num_heads": 1, "num_classes": CLASSES}
+    model = timm.create_model("hiera_tiny_224", img_size=size, **options)
+    for layer in ("unroll", "blocks.0", "blocks.1", "blocks.2", "blocks.3", "blocks.4"):
+        with pytest.raises(VitletError, match=rf"tokens of layer '{layer}' of hiera_tiny_224 are not in the order"):
+            vitlet.attach(model, [vitlet.DRLoc()], layer=layer, img_size=size)
+    for layer in ("patch_embed", "blocks.5", None):
+        vitlet.attach(model, [vitlet.DRLoc()], layer=layer, img_size=size).detach()
+
+
 def test_no_grid_at_all() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 64, 7))
     with pytest.raises(VitletError, match=r"Sequential has no layer whose output can be read as a token grid over 8x8"):
@@ -408,7 +514,7 @@ def test_no_grid_at_all() -> None:
 def test_a_loss_needs_a_forward_pass_of_its_own() -> None:
     model, options = made("class token")
     attached = vitlet.attach(model, [Watch()], **options)
-    with pytest.raises(VitletError, match=r"nothing was heard: .*Call model\(images\) before loss"):
+    with pytest.raises(VitletError, match=r"heard: .*Call model\(images\) before loss.*attach first, then compile"):
         attached.loss()
     model(images_for(attached))
     attached.loss()

@@ -356,3 +356,11 @@ def test_remove_takes_the_hook_off() -> None:
     assert len(model.body._forward_hooks) == 0
     with pytest.raises(vitlet.VitletError, match="'body' did not run"):
         backbone(View(images))
+
+
+def test_a_layer_keeps_nothing_of_passes_that_nobody_asked_for() -> None:
+    model, images = Patches("NCHW"), noise(2, 3, 32, 32)
+    backbone = vitlet.LayerBackbone(model, layer="body", img_size=32)
+    backbone(View(images))
+    model(images)
+    assert not any(isinstance(value, (Tensor, list)) for value in vars(backbone).values())

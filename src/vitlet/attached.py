@@ -117,7 +117,10 @@ class Listening(Backbone):
         images, output = self.entry.take(), self.layer.take()
         if images is None or output is None:
             what = "the model was not called with images" if images is None else f"{self.place.layer!r} did not run"
-            raise VitletError(f"nothing was heard: {what} since the last loss. Call model(images) before loss().")
+            raise VitletError(
+                f"nothing was heard: {what} since the last loss. Call model(images) before loss(); a model that was"
+                " compiled and run before is deaf: attach first, then compile."
+            )
         tokens = self.place.read(output, *images.shape[2:])
         if tokens is None:
             raise self.place.refusal(shape_of(output), *images.shape[2:])

@@ -133,12 +133,14 @@ class TimmBackbone(Backbone):
         size: Any = img_size or model_img_size(model)
         super().__init__(model, img_size=size, in_chans=in_chans or int(getattr(model, "in_chans", 3)))
         self.explicit_tokens = explicit_tokens
+        self._channels = 0  # of the last grid, once it was seen
         self._surveys: dict[tuple[int, int], Survey] = {}
         self._taps: dict[tuple[str, int], Tap] = {}
 
     def shapes(self, needs: Needs = Needs(), view: ViewMaker = PlainView(), *, least: int = 2) -> Shapes:
         """As in `Backbone`; of attention it names all layers there are, and gets ready for those asked for."""
         shapes = super().shapes(replace(needs, attention=()), view, least=least)
+        self._channels = shapes.last.channels
         if not needs.attention:
             return shapes
         found = self._survey(view(self._empty()).images)
@@ -162,6 +164,12 @@ class TimmBackbone(Backbone):
             }
         else:
             final, maps = model.forward_intermediates(view.images, indices=indices, norm=False, output_fmt="NCHW")
+        if self._channels and maps[-1].shape[1] != self._channels:  # timm reads any number of tokens as the whole grid
+            raise VitletError(
+                f"{self.describe()} gives tokens of {maps[-1].shape[1]} channels, which in evaluation had"
+                f" {self._channels}: tokens are missing. Where the model drops them in training, as with timm's"
+                " patch_drop_rate, turn that off: those left have no places."
+            )
         grids = tuple(Grid(tokens, view.coords(*tokens.shape[2:])) for tokens in maps)
         normed = Grid(self._final_grid(final, maps[-1]), grids[-1].coords) if needs.after_norm else None
         return Features(
@@ -248,15 +256,24 @@ class LayerBackbone(Backbone):
         super().__init__(model, img_size=img_size, in_chans=in_chans)
         module = require_layer(model, layer, self.describe())
         self.layer, self.place = layer, GridPlace(layer, layout, prefix_tokens)
-        self._outputs: list[Any] = []
+        self._running, self._output = False, None
         self._hook = module.register_forward_hook(self._keep)
 
     def _keep(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        self._outputs.append(output)
+        if self._running:
+            self._output = output
 
     def remove(self) -> None:
         """Take the hook off the model again."""
         self._hook.remove()
+
+    def shapes(self, needs: Needs = Needs(), view: ViewMaker = PlainView(), *, least: int = 2) -> Shapes:
+        """As in `Backbone`; remembers the rows of tokens, to know when some are missing."""
+        shapes = super().shapes(needs, view, least=least)
+        if not self.place.rows:
+            height = int(view(self._empty()).images.shape[2])
+            self.place = replace(self.place, rows=shapes.last.height, height=height)
+        return shapes
 
     def forward(self, view: View, needs: Needs = Needs()) -> Features:
         if needs.attention:
@@ -269,12 +286,14 @@ class LayerBackbone(Backbone):
                 "a model known by one layer has one grid: found a task that needs several, or one before and after a"
                 " norm. Name the layer that is wanted and leave the task's tap and variant at one grid."
             )
-        self._outputs.clear()
-        logits = self.model(view.images)
-        if not self._outputs:
+        self._running = True
+        try:
+            logits = self.model(view.images)
+        finally:
+            self._running = False
+            output, self._output = self._output, None
+        if output is None:
             raise VitletError(f"the layer {self.layer!r} did not run in the forward pass of {self.describe()}.")
-        output = self._outputs.pop()
-        self._outputs.clear()
         tokens = self.place.read(output, *view.images.shape[2:])
         if tokens is None:
             raise self.place.refusal(shape_of(output), *view.images.shape[2:])
