@@ -73,6 +73,7 @@ def test_settings_are_the_papers() -> None:
     arvit = find_recipe("arvit_table1/cifar10/arvit/distance-3").first_config()
     assert arvit is not None
     assert arvit.tasks["attention-distance"].options == {"layers": "3"}
+    assert arvit.tasks["rotation"].options == {"head": "tokens"}
 
 
 @pytest.mark.parametrize("scale", ["full", "small"])

@@ -48,7 +48,7 @@ def _model(arm: str) -> str:
 def pretraining(arm: str) -> RunConfig:
     """Rotations on ImageNet, 90 epochs, batch 80, rate 5e-5, with the arm's price on one layer's attention."""
     kind, _, layer = arm.partition("-")
-    tasks = {"rotation": TaskConfig(1.0)}
+    tasks = {"rotation": TaskConfig(1.0, options={"head": "tokens"})}
     if kind in WEIGHTS:
         tasks[f"attention-{kind}"] = TaskConfig(WEIGHTS[kind], view="rotate", options={"layers": layer})
     return RunConfig(
