@@ -333,6 +333,21 @@ def test_masks_and_shared_keys_are_followed() -> None:
         torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 6))
 
 
+@pytest.mark.parametrize("kind", [torch.bool, torch.float32])
+def test_who_sees_nobody_gets_nothing(kind: torch.dtype) -> None:
+    from vitlet.capture import SdpaCall
+
+    query, key, value = (torch.randn(2, 4, 6, 8, requires_grad=True) for _ in range(3))
+    allowed = torch.ones(6, 6, dtype=torch.bool)
+    allowed[2] = False
+    mask = allowed if kind == torch.bool else torch.zeros(6, 6).masked_fill(~allowed, -torch.inf)
+    out, weights = SdpaCall(query, key, value, attn_mask=mask).openly()
+    torch.testing.assert_close(out, F.scaled_dot_product_attention(query, key, value, attn_mask=mask))
+    assert not weights[:, :, 2].any()
+    out.sum().backward()
+    assert query.grad is not None and query.grad.isfinite().all()
+
+
 def test_another_image_size_is_surveyed_anew() -> None:
     backbone = vitlet.TimmBackbone(small_vit(dynamic_img_size=True).eval(), img_size=(32, 64))
     for size in ((32, 64), (48, 32)):

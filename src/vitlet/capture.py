@@ -64,9 +64,12 @@ class SdpaCall(NamedTuple):
         scores = (self.query * self.factor) @ key.transpose(-2, -1)
         if self.is_causal:
             mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-        if mask is not None:
+        if mask is None:
+            weights = scores.softmax(-1)
+        else:
             scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-        weights = scores.softmax(-1)
+            blind = scores.amax(-1, keepdim=True) == -torch.inf  # who sees nobody gets nothing, as from fused kernels
+            weights = scores.masked_fill(blind, 0).softmax(-1).masked_fill(blind, 0)
         return F.dropout(weights, self.dropout_p).to(value.dtype) @ value, weights
 
 
