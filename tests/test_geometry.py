@@ -5,11 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vitlet.geometry import chance_error, grid_coords, pair_offsets, sample_pairs
+from vitlet.geometry import MOST_SPREAD, chance_error, grid_coords, pair_offsets, sample_pairs, spread_coords
 
 
 def test_coords_run_row_by_row() -> None:
     assert grid_coords(2, 3).tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
+
+
+@pytest.mark.parametrize(("height", "width"), [(2, 3), (64, 1), (128, 40), (40, 200)])
+def test_spread_coords_are_those_of_a_grid_or_enough_of_them(height: int, width: int) -> None:
+    coords, grid = spread_coords(height, width), grid_coords(height, width)
+    assert len(coords) == min(height, MOST_SPREAD) * min(width, MOST_SPREAD)
+    assert torch.equal(coords[[0, -1]], grid[[0, -1]])
+    assert torch.equal(coords, grid) or max(height, width) > MOST_SPREAD
+    torch.testing.assert_close(coords.mean(0), grid.mean(0))
 
 
 def test_pairs_are_uniform_independent_and_seeded() -> None:

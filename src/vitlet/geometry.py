@@ -9,12 +9,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+MOST_SPREAD = 64
+"""All pairs of 64 x 64 places are 17 million; of 128 x 128 they would be 268 million."""
+
 
 def grid_coords(height: int, width: int, *, device: torch.device | None = None) -> Tensor:
     """Coordinates of a regular grid, row by row: ``(H*W, 2)``."""
     rows = torch.arange(height, device=device, dtype=torch.float32)
     columns = torch.arange(width, device=device, dtype=torch.float32)
     return torch.stack(torch.meshgrid(rows, columns, indexing="ij"), dim=-1).flatten(0, 1)
+
+
+def spread_coords(height: int, width: int) -> Tensor:
+    """Coordinates as of `grid_coords`, of at most 64 rows and columns spread over the grid: enough for a mean."""
+    sides = min(height, MOST_SPREAD), min(width, MOST_SPREAD)
+    step = torch.tensor([(height - 1) / max(1, sides[0] - 1), (width - 1) / max(1, sides[1] - 1)])
+    return grid_coords(*sides) * step
 
 
 def sample_pairs(

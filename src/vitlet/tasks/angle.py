@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitlet.features import Features, Needs, Shapes
-from vitlet.geometry import constant_error, from_unit_range, grid_coords, to_unit_range
+from vitlet.geometry import constant_error, from_unit_range, spread_coords, to_unit_range
 from vitlet.heads import RelationHead
 from vitlet.tasks.task import Task, TaskResult
 
@@ -76,7 +76,7 @@ class Angle(Task):
     def build(self, shapes: Shapes) -> None:
         shape = shapes.tapped(self.tap).pooled(self.pool)
         self.head = RelationHead(shape.channels, 1, shape.channels)
-        angles = pair_angles(grid_coords(shape.height, shape.width)[None], shape.height, shape.width)
+        angles = pair_angles(spread_coords(shape.height, shape.width)[None], shape.height, shape.width)
         self.chance = 180 * constant_error(angles)
 
     def forward(self, features: Features) -> TaskResult:

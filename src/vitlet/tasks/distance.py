@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitlet.features import Features, Needs, Shapes
-from vitlet.geometry import constant_error, from_unit_range, grid_coords, to_unit_range
+from vitlet.geometry import constant_error, from_unit_range, spread_coords, to_unit_range
 from vitlet.heads import RelationHead
 from vitlet.tasks.task import Task, TaskResult
 
@@ -58,7 +58,7 @@ class Distance(Task):
     def build(self, shapes: Shapes) -> None:
         shape = shapes.tapped(self.tap).pooled(self.pool)
         self.head = RelationHead(shape.channels, 1, shape.channels)
-        self.chance = constant_error(pair_distances(grid_coords(shape.height, shape.width)[None]))
+        self.chance = constant_error(pair_distances(spread_coords(shape.height, shape.width)[None]))
 
     def forward(self, features: Features) -> TaskResult:
         grid = features.tapped(self.tap).pooled(self.pool)
