@@ -318,6 +318,10 @@ def test_a_named_layer_and_weights() -> None:
     attached = vitlet.attach(model, [vitlet.Term(Watch(), ramp)], layer="blocks.0", **options)
     assert attached.layer == "blocks.0" and attached._listening[0].place.prefix == 1
     images = images_for(attached)
+    model(images)
+    for ask in (attached.loss, attached):
+        with pytest.raises(VitletError, match=r"'watch' follows a schedule.*call attached\.loss\(epoch\)"):
+            ask()
     for epoch, weight in ((0.0, 0.0), (1.0, 1.0), (2.0, 2.0)):
         model(images)
         loss = attached(epoch)
@@ -337,10 +341,11 @@ def test_learns_beside_the_labels() -> None:
     assert attached.metrics["position/accuracy"] > 60
 
 
-def test_a_model_in_half_precision() -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_model_in_another_precision(dtype: torch.dtype) -> None:
     model, options = made("class token")
-    attached = vitlet.attach(model.bfloat16(), [vitlet.DRLoc(hidden=8)], **options)
-    model(images_for(attached).bfloat16())
+    attached = vitlet.attach(model.to(dtype), [vitlet.DRLoc(hidden=8)], **options)
+    model(images_for(attached).to(dtype))
     loss = attached.loss()
     assert loss.dtype == torch.float32
     loss.backward()

@@ -122,9 +122,29 @@ def test_norms_are_averaged_over_parts_and_steps() -> None:
     balance.update([{"criterion": 4.0, "drloc": 0.0}])
     assert balance.average.tolist() == [3.0, 2.0]
     assert float(balance.factors()["drloc"]) == 1.5
+    balance.update([{"criterion": 3.0}, {"criterion": 3.0}])  # a step that left the task out
+    assert balance.average.tolist() == [3.0, 2.0]
     without = GradientNorms(["drloc", "position"], labels=False)
     without.update([{"drloc": 1.0, "position": 3.0}])
     assert [float(factor) for factor in without.factors().values()] == pytest.approx([2.0, 2 / 3])
+
+
+def test_timm_loops_keep_what_was_learned() -> None:
+    learned = vitlet.TimmTrainingTask(objective(Uncertainty(NAMES)))
+    with torch.no_grad():
+        learned.get_trainable_module().balance.spread["drloc"].fill_(0.7)
+    state = learned.get_task_state()
+    other = vitlet.TimmTrainingTask(objective(Uncertainty(NAMES)))
+    other.load_task_state(state)
+    assert other.get_trainable_module().balance.spread["drloc"].item() == pytest.approx(0.7)
+    before_balance = {name: value for name, value in state.items() if not name.startswith("_balance.")}
+    assert before_balance.keys() == objective(None).tasks.state_dict().keys()
+    vitlet.TimmTrainingTask(objective(Uncertainty(NAMES))).load_task_state(before_balance)
+
+
+def test_timm_loops_hand_no_norms_back() -> None:
+    with pytest.raises(VitletError, match=r"GradientNorms learns from gradient norms after each step.*Uncertainty"):
+        vitlet.TimmTrainingTask(objective(GradientNorms(NAMES)))
 
 
 def test_in_evaluation_the_weights_are_those_given() -> None:

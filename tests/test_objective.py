@@ -113,6 +113,32 @@ def test_schedules_need_the_epoch() -> None:
     assert weights == {"drloc": 0.25}
     outcome = objective(*batch(), weights)
     assert outcome.loss.item() == pytest.approx((outcome.parts["criterion"] + 0.25 * outcome.parts["drloc"]).item())
+    task = vitlet.TimmTrainingTask(objective)
+    with pytest.raises(vitlet.VitletError, match=r"'drloc' follows a schedule.*epoch of a TimmTrainingTask"):
+        task(*batch())
+    task.epoch = 1.0
+    result = task(*batch())
+    assert result["loss"].item() == pytest.approx((result["criterion"] + 0.25 * result["drloc"]).item())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "resnet10t"])
+def test_a_network_in_any_precision(name: str, dtype: torch.dtype) -> None:
+    """Heads keep their own; where they follow the network, tokens do too."""
+    small = {
+        "vit_tiny_patch16_224": {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2},
+        "swin_tiny_patch4_window7_224": {"img_size": 64, "embed_dim": 8, "depths": (1, 1), "num_heads": (1, 1)},
+    }
+    model = timm.create_model(name, num_classes=5, **small.get(name, {})).to(dtype)
+    size = 64 if name == "resnet10t" else None
+    terms = [vitlet.Term(task) for task in (vitlet.DRLoc(hidden=8), vitlet.SpatialRelations(), vitlet.Position())]
+    objective = vitlet.Objective(vitlet.TimmBackbone(model, img_size=size), terms)
+    images = torch.randn(2, 3, *objective.backbone.img_size, dtype=dtype)
+    outcome = objective(images, torch.tensor([0, 1]))
+    outcome.loss.backward()
+    assert all(part.isfinite() for part in outcome.parts.values())
+    assert next(objective.tasks.parameters()).dtype == torch.float32
+    objective.to(dtype)(images, torch.tensor([0, 1])).loss.backward()
 
 
 @pytest.mark.parametrize(

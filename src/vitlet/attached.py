@@ -21,7 +21,7 @@ from vitlet.features import Features, Grid, Needs, Shapes
 from vitlet.layer_grid import Layout, find_grid, require_layer, shape_of
 from vitlet.objective import Term
 from vitlet.survey import Survey, survey
-from vitlet.tasks.task import Task
+from vitlet.tasks.task import Task, ask
 from vitlet.views import PlainView, View, ViewMaker
 
 
@@ -124,8 +124,6 @@ class Listening(Backbone):
         tokens = self.place.read(output, *images.shape[2:])
         if tokens is None:
             raise self.place.refusal(shape_of(output), *images.shape[2:])
-        if tokens.dtype in (torch.bfloat16, torch.float16) and not torch.is_autocast_enabled(tokens.device.type):
-            tokens = tokens.float()  # the heads are in full precision, whatever the model is in
         attention: dict[int, AttentionMap] = {}
         if self.survey is not None:
             view = View(images)
@@ -169,24 +167,25 @@ class Attached(nn.Module):
         parameter = next(listening.model.parameters(), torch.empty(0))
         self.tasks = nn.ModuleDict({term.task.name: term.task for term in terms}).to(parameter.device)
 
-    def loss(self, epoch: float = 0.0) -> Tensor:
+    def loss(self, epoch: float | None = None) -> Tensor:
         """The weighted sum of the tasks' losses on the model's last forward pass.
 
         Args:
-            epoch: where a weight follows a schedule.
+            epoch: needed where a weight follows a schedule.
         """
+        weights = {term.task.name: term.weight_at(epoch) for term in self.terms}
         features = self._listening[0].heard()
         self.parts, self.metrics = {}, {}
         losses = []
         for term in self.terms:
             name = term.task.name
-            loss, metrics = self.tasks[name](features)
+            loss, metrics = ask(self.tasks[name], features)
             self.parts[name] = loss.detach()
             self.metrics |= {f"{name}/{key}": value for key, value in metrics.items()}
-            losses.append(loss * term.weight_at(epoch))
+            losses.append(loss * weights[name])
         return torch.stack(losses).sum()
 
-    def forward(self, epoch: float = 0.0) -> Tensor:
+    def forward(self, epoch: float | None = None) -> Tensor:
         """`loss`, for wrappers such as DDP."""
         return self.loss(epoch)
 

@@ -52,7 +52,7 @@ class Balance(nn.Module, ABC):
         """
 
     def update(self, norms: Sequence[Mapping[str, float]]) -> None:
-        """After a step: take in the gradient norms of its parts, the same in every process."""
+        """After a step: take in the gradient norms of its parts, the same in every process; a task may be missing."""
 
 
 class Uncertainty(Balance):
@@ -127,10 +127,11 @@ class GradientNorms(Balance):
 
     @torch.no_grad()
     def update(self, norms: Sequence[Mapping[str, float]]) -> None:
-        means = [sum(part[name] for part in norms) / len(norms) for name in self.names]
-        found = self.average.new_tensor(means)
+        given = [[part[name] for part in norms if name in part] for name in self.names]
+        found = self.average.new_tensor([sum(each) / max(1, len(each)) for each in given])
         kept = self.memory * self.average + (1 - self.memory) * found
-        self.average.copy_(torch.where(self.average > 0, kept, found))
+        seen = torch.tensor([bool(each) for each in given], device=found.device)
+        self.average.copy_(torch.where(seen, torch.where(self.average > 0, kept, found), self.average))
 
 
 def _last_shared(losses: Mapping[str, Tensor], model: nn.Module) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -143,3 +143,11 @@ class Features:
     def tapped(self, tap: Tap) -> Grid:
         """The last grid before or after the final norm."""
         return self.after_norm if tap == "after_norm" and self.after_norm else self.last
+
+    def in_precision(self, dtype: torch.dtype) -> Features:
+        """The same with the tokens of every grid as numbers of this type."""
+        if self.last.tokens.dtype == dtype:
+            return self
+        last, *every = (Grid(grid.tokens.to(dtype), grid.coords) for grid in (self.last, *self.every))
+        normed = self.after_norm and Grid(self.after_norm.tokens.to(dtype), self.after_norm.coords)
+        return replace(self, last=last, after_norm=normed, every=tuple(every))

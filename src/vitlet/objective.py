@@ -19,7 +19,7 @@ from vitlet.balance import Balance
 from vitlet.errors import VitletError
 from vitlet.features import Features, Needs
 from vitlet.schedules import Constant, Schedule
-from vitlet.tasks.task import Task
+from vitlet.tasks.task import Task, ask
 from vitlet.views import PlainView, ViewMaker, settled
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
@@ -33,9 +33,17 @@ class Term:
     weight: float | Schedule = 1.0
     view: ViewMaker = field(default_factory=PlainView)
 
-    def weight_at(self, epoch: float) -> float:
-        """The weight at this (fractional) epoch."""
-        return self.weight(epoch) if callable(self.weight) else self.weight
+    def weight_at(self, epoch: float | None) -> float:
+        """The weight at this (fractional) epoch, which only a weight that never changes can do without."""
+        if not callable(self.weight):
+            return self.weight
+        if epoch is None and not isinstance(self.weight, Constant):
+            raise VitletError(
+                f"the weight of {self.task.name!r} follows a schedule, and no epoch was given: at each step pass"
+                " weights=objective.weights(epoch) to an objective, call attached.loss(epoch), or set the epoch of a"
+                " TimmTrainingTask."
+            )
+        return self.weight(epoch or 0.0)
 
 
 @dataclass(frozen=True)
@@ -116,8 +124,8 @@ class Objective(nn.Module):
         if self.balance is not None:
             yield from self.balance.parameters()
 
-    def weights(self, epoch: float = 0.0) -> dict[str, float]:
-        """Each task's weight at this (fractional) epoch."""
+    def weights(self, epoch: float | None = None) -> dict[str, float]:
+        """Each task's weight at this (fractional) epoch; None will do where no weight follows a schedule."""
         return {term.task.name: term.weight_at(epoch) for term in self.terms}
 
     def main(self, features: Features, labels: Any) -> dict[str, Tensor]:
@@ -138,7 +146,7 @@ class Objective(nn.Module):
             weights: weight of each task at this step, needed if one follows a schedule; a task that is not named is
                 left out. Without tasks and labels, in evaluation, the logits are all there is.
         """
-        weights = self._constant_weights() if weights is None else weights
+        weights = self.weights() if weights is None else weights
         groups = _by_view([t for t in self.terms if t.task.name in weights], evaluation=not self.training)
         if labels is not None or not groups:
             groups = {PlainView(): [], **groups}
@@ -157,7 +165,7 @@ class Objective(nn.Module):
                 total = parts[self.MAIN] = reduce(torch.add, parts.values())
             for term in terms:
                 name = term.task.name
-                loss, found = self.tasks[name](features)
+                loss, found = ask(self.tasks[name], features)
                 parts[name] = loss
                 metrics.update({f"{name}/{key}": value for key, value in found.items()})
                 weighted = loss * weights[name]
@@ -174,14 +182,6 @@ class Objective(nn.Module):
             balanced = self.balance(losses, weights, self.backbone.model)
             return Outcome(balanced.total, logits, detached, metrics, balanced.weights, balanced.norms)
         return Outcome(total, logits, detached, metrics, weights)
-
-    def _constant_weights(self) -> dict[str, float]:
-        changing = [t.task.name for t in self.terms if callable(t.weight) and not isinstance(t.weight, Constant)]
-        if changing:
-            raise VitletError(
-                f"the weight of {changing[0]!r} follows a schedule: pass weights=objective.weights(epoch) at each step."
-            )
-        return self.weights()
 
 
 def _by_view(terms: Sequence[Term], *, evaluation: bool = False) -> dict[ViewMaker, list[Term]]:

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar, Literal, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from vitlet.features import Features, Needs, Shapes
@@ -80,3 +81,11 @@ class Task(nn.Module):
     def verdict(self, metrics: Mapping[str, float]) -> str | None:
         """One sentence if the metrics of the last epoch show that nothing was learned."""
         return None
+
+
+def ask(task: nn.Module, features: Features) -> TaskResult:
+    """A task's answer; outside autocast its heads get tokens in their own precision, whatever the network is in."""
+    head = next(task.parameters(), None)
+    if head is not None and not torch.is_autocast_enabled(features.last.tokens.device.type):
+        features = features.in_precision(head.dtype)
+    return task(features)  # type: ignore[no-any-return]
