@@ -402,6 +402,20 @@ def test_a_whole_run(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     for each in found:
         with Image.open(each["picture"]) as picture:
             assert picture.size == (64, 48)
+    own = tmp_path / "own" / "0.png"
+    own.parent.mkdir()
+    own.write_bytes(Path(images[0]).read_bytes())
+    capsys.readouterr()
+    assert main(["detect", "predict", str(run), str(own), "--output", str(own.parent)]) == 0
+    assert own.read_bytes() == Path(images[0]).read_bytes()
+    assert {path.name for path in own.parent.iterdir()} == {"0.png", "0-2.png"}
+    for words, sentence in (
+        (["--output", str(own)], "0.png cannot be a folder of pictures: it is a file"),
+        (["--score", "2"], "--score is 2; it needs to be from 0 to 1"),
+        (["--score", "nan"], "--score is nan; it needs to be from 0 to 1"),
+    ):
+        assert main(["detect", "predict", str(run), images[0], *words]) == 2
+        assert sentence in capsys.readouterr().err
     first = found[0]["objects"][0]
     assert {"class", "score", "box", "mask"} == first.keys()
     assert first["class"] in ("rectangle", "disc")

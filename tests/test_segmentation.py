@@ -271,6 +271,12 @@ def test_a_whole_run(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert mask.mode == "P"
         assert mask.size == (64, 48)
         assert np.asarray(mask).max() < 3
+    own = tmp_path / "own" / "0.png"
+    own.parent.mkdir()
+    own.write_bytes(Path(image).read_bytes())
+    assert main(["segment", "predict", str(run), str(own), "--output", str(own.parent)]) == 0
+    assert own.read_bytes() == Path(image).read_bytes()
+    assert {path.name for path in own.parent.iterdir()} == {"0.png", "0-2.png", "0-2-mask.png"}
     assert main(["segment", "predict", str(run), "nowhere.png"]) == 2
     assert "no such image file: nowhere.png" in capsys.readouterr().err
     assert main(["report", str(run)]) == 0

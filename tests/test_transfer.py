@@ -22,6 +22,7 @@ from vitlet.segmentation.job import prepare_segmentation
 from vitlet.segmentation.settings import SegmentConfig
 from vitlet.transfer import extras
 from vitlet.transfer.backbone import build, open_backbone
+from vitlet.transfer.pictures import beside, free_name, make_folder
 from vitlet.transfer.pyramid import Levels
 from vitlet.views import PlainView
 
@@ -95,6 +96,23 @@ def test_a_run_becomes_the_backbone(shared_folder: Path, tmp_path: Path) -> None
 def test_a_missing_library_is_named_with_its_extra() -> None:
     with pytest.raises(VitletError, match=r"pip install 'vitlet\[detection\]'"):
         extras.require("no_such_library", "detection")
+
+
+def test_pictures_are_never_written_onto_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("own/1.png", "own/1-2.png", "own/2.jpg", "own/2.png", "other/1.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    taken = beside([Path("own/1.png"), Path("own/2.jpg")])
+    for folder in (Path("own"), tmp_path / "own"):  # the same folder, said in two ways
+        assert free_name(folder, Path("own/1.png"), set(taken)) == folder / "1-3.png"
+        assert free_name(folder, Path("own/2.jpg"), set(taken)) == folder / "2-2.png"
+    (tmp_path / "link").symlink_to(tmp_path / "own")
+    assert free_name(Path("link"), Path("own/1.png"), set(taken)) == Path("link/1-3.png")
+    names = [free_name(Path("other"), Path("own/1.png"), taken).name for _ in range(2)]
+    assert names == ["1.png", "1-2.png"]  # pictures of before are replaced
+    with pytest.raises(VitletError, match=r"own/2.jpg cannot be a folder of pictures: it is a file. Choose another"):
+        make_folder(Path("own/2.jpg"))
 
 
 @pytest.mark.parametrize("command", ["detect", "segment"])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vitlet.detection.recipes import RECIPES
 from vitlet.detection.settings import DetectConfig
+from vitlet.errors import VitletError
 from vitlet.transfer.command import (
     evaluate_parser,
     image_paths,
@@ -44,6 +45,8 @@ def _predict(words: list[str]) -> int:
     parser = predict_parser("detect", "Objects in images, as a list and as pictures with boxes and masks.")
     parser.add_argument("--score", type=float, default=0.5, help="leave out what is less sure [0.5]")
     chosen = parser.parse_all(words)
+    if not 0 <= chosen.score <= 1:
+        raise VitletError(f"--score is {chosen.score:g}; it needs to be from 0 to 1.")
     paths = image_paths(chosen)
     from vitlet.detection.predict import Detector
     from vitlet.summary import say

@@ -20,7 +20,7 @@ from vitlet.errors import VitletError
 from vitlet.prepare import find_device
 from vitlet.transfer.exported import read_exported
 from vitlet.transfer.objective import Network
-from vitlet.transfer.pictures import as_pixels, colour, free_name, with_boxes, with_mask
+from vitlet.transfer.pictures import as_pixels, beside, colour, free_name, make_folder, with_boxes, with_mask
 from vitlet.transfer.pyramid import Levels
 
 
@@ -77,8 +77,8 @@ class Detector:
     def predict(self, paths: Sequence[Path], folder: Path, *, score: float = 0.5) -> list[dict[str, Any]]:
         """Objects of image files, surest first, each file with a picture of them."""
         answers: list[dict[str, Any]] = []
-        taken: set[Path] = set()
-        folder.mkdir(parents=True, exist_ok=True)
+        taken = beside(paths)
+        make_folder(folder)
         for path in paths:
             found = detect(self.network, self.resizing, path)
             sure = found["scores"] >= score

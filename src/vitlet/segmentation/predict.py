@@ -21,7 +21,7 @@ from vitlet.segmentation.metrics import SegmentationScores
 from vitlet.segmentation.settings import SegmentConfig
 from vitlet.transfer.exported import read_exported
 from vitlet.transfer.objective import Network
-from vitlet.transfer.pictures import as_pixels, colour, free_name, printable, with_mask
+from vitlet.transfer.pictures import as_pixels, beside, colour, free_name, make_folder, printable, with_mask
 from vitlet.transfer.pyramid import Levels
 
 
@@ -64,8 +64,8 @@ class Segmenter:
     def predict(self, paths: Sequence[Path], folder: Path) -> list[dict[str, Any]]:
         """For each file a picture, a mask of class numbers beside it, and the share of each class."""
         answers: list[dict[str, Any]] = []
-        taken: set[Path] = set()
-        folder.mkdir(parents=True, exist_ok=True)
+        taken = beside(paths)
+        make_folder(folder)
         for path in paths:
             pixels = read_image(path, 3)
             answer = self.segmenting(self.network, pixels).argmax(0).cpu()

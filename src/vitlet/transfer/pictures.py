@@ -11,6 +11,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from vitlet.errors import VitletError
+
 OPACITY = 0.45
 """Of masks over the image."""
 
@@ -68,11 +70,25 @@ def printable(word: str) -> str:
     return "".join(sign if sign.isprintable() else " " for sign in word)[:40]
 
 
+def make_folder(folder: Path) -> None:
+    """The folder of the pictures, there from now on."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        why = "it is a file" if folder.is_file() else problem.strerror
+        raise VitletError(f"{folder} cannot be a folder of pictures: {why}. Choose another --output.") from problem
+
+
+def beside(images: Sequence[Path]) -> set[Path]:
+    """What no picture may be written onto: everything in the folders of the images, which is its owner's."""
+    return {file.resolve() for folder in {image.parent for image in images} for file in folder.iterdir()}
+
+
 def free_name(folder: Path, image: Path, taken: set[Path]) -> Path:
-    """A file for an image's picture; images of one name get a number."""
+    """A file for an image's picture; images of one name, and names that are taken, get a number."""
     number, path = 1, folder / f"{image.stem}.png"
-    while path in taken:
+    while path.resolve() in taken:
         number += 1
         path = folder / f"{image.stem}-{number}.png"
-    taken.add(path)
+    taken.add(path.resolve())
     return path
