@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from vitlet.studies.cell import located
 from vitlet.studies.definition import Cell, Study, read_study
 from vitlet.studies.named import find_study
 from vitlet.studies.records import Record, finished_cells, read_record
-from vitlet.studies.report import report_study
+from vitlet.studies.report import cells_of, report_study, which_numbers
 from vitlet.studies.statistics import Estimate, first_reaching, summarise
 
 TINY: dict[str, Any] = {
@@ -176,6 +177,44 @@ def test_pairs_are_seeds_that_both_have() -> None:
     assert first_reaching((1.0, 2.0), ()) is None
 
 
+def test_numbers_of_test_and_validation_images_never_meet() -> None:
+    study = Study("s", "t", {"base": {}, "new": {}}, baseline="base", seeds=(0, 1))
+    cells = {cell: record(cell, 50.0) for cell in study.cells()}
+    tested = list(cells)[:3]
+    mixed = {cell: made if cell in tested else replace(made, test_best=None) for cell, made in cells.items()}
+    base, new = summarise(study, mixed)
+    assert (base.best.count, new.best.count, new.gain) == (2, 1, Estimate(0.0, None, 1))
+    assert which_numbers(study, mixed) == ("Top-1 test accuracy in percent (without 1 cells that have no test number)")
+    none = {cell: replace(made, test_best=None, test_last=None) for cell, made in cells.items()}
+    for asked, found in ((study, none), (replace(study, test=False), mixed)):
+        rows = summarise(asked, found)
+        assert [(row.best.mean, row.best.count, row.last) for row in rows] == [(49.0, 2, None)] * 2
+        assert which_numbers(asked, found) == "Top-1 validation accuracy in percent"
+
+
+def test_a_cell_that_was_not_tested_is_not_finished(tmp_path: Path) -> None:
+    study = read_study(write(tmp_path / "study.yaml", arms={"plain": {}}))
+    cell = next(study.cells())
+    made = replace(record(cell, 50.0), settings=study.values(cell), test_best=None, test_last=None, test_images=0)
+    made.write(tmp_path)
+    assert not finished_cells(study, tmp_path)
+    assert list(finished_cells(replace(study, test=False), tmp_path)) == [cell]
+    replace(made, test_asked=True).write(tmp_path)  # its data has no test images
+    assert list(finished_cells(study, tmp_path)) == [cell]
+
+
+def test_seeds_that_never_reach_the_baseline_and_costs_that_are_not_known() -> None:
+    study = Study("s", "t", {"base": {}, "new": {}, "bad": {}}, baseline="base", seeds=(0, 1, 2))
+    curves = {"base": (10.0, 20.0), "new": (15.0, 20.0), "bad": (1.0, 1.0)}
+    records = {cell: record(cell, 50.0, curves[cell.arm]) for cell in study.cells()}
+    late = Cell("data", "model", "new", 1.0, 2)
+    records[late] = replace(records[late], val_curve=(5.0, 6.0), cpu_seconds=None)
+    records[Cell("data", "model", "new", 1.0, 1)] = record(late, 50.0, curves["new"], seconds=30.0)
+    _, new, bad = summarise(study, records)
+    assert cells_of(new, False)[9:] == ["2 of 2 (2 of 3 seeds)", "2.00"]
+    assert cells_of(bad, False)[9] == "never"
+
+
 def test_records_of_another_kind_are_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "s" / "study.yaml")
     study = read_study(file)
@@ -208,7 +247,9 @@ def test_report_of_made_up_numbers(tmp_path: Path) -> None:
         tmp_path / "s" / "study.yaml", arms={"plain": {}, "a_b": {"lr": 0.1}}, seeds=3, fractions=[0.5, 1], title="T"
     )
     study = read_study(file)
-    for cell in study.cells():
+    for cell in sorted(study.cells(), key=lambda cell: cell.fraction):
+        if cell == Cell("data", "model", "plain", 1.0, 0):  # the largest fraction has no cell yet
+            assert "curves.png" in {path.name for path in report_study(file.parent)}
         value = 50 + cell.seed + (3 if cell.arm == "a_b" else 0) + 0.1 * cell.seed * (cell.arm == "a_b")
         plain = json.loads(json.dumps(study.values(cell)))
         made = Record(cell, plain, (1.0, 2.0), 2, value, value, value, {}, int(200 * cell.fraction), 9, 5.0)

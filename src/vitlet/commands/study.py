@@ -45,9 +45,10 @@ def run(words: list[str]) -> int:
         board.say(f"failed: {cell.name}: {reason}")
     records = finished_cells(study, output)
     if records:
-        from vitlet.studies.report import print_rows
+        from vitlet.studies.report import print_rows, which_numbers
         from vitlet.studies.statistics import summarise
 
+        board.say(f"{which_numbers(study, records)}:")
         print_rows(summarise(study, records))
         board.say(f"tables and pictures: vitlet report {file.parent if file.name == 'study.yaml' else file}")
     return 1 if progress.failed or absent else 0

@@ -45,17 +45,13 @@ def run_cell(study: Study, cell: Cell, work: Path, data_dir: Path | None) -> Rec
     started, values = time.process_time(), study.values(cell)
     settings, first = dict(values), values.pop("first", None)
     config = RunConfig.from_dict(located(values, data_dir), source=cell.name)
-    epochs_before = len(read_rows(work / "first")) + len(read_rows(work / "run"))
-    epochs_in_all = config.epochs
+    continued = any((work / name / "config.yaml").is_file() for name in ("first", "run"))
     if first is not None:
         before = RunConfig.from_dict(located(first, data_dir), source=f"{cell.name}, first")
-        epochs_in_all += before.epochs
         train(replace(before, output=str(work / "first"), resume="auto"), title=f"{cell.name} first")
         config = replace(config, init=str(work / "first"))
     result = train(replace(config, output=str(work / "run"), resume="auto"), title=cell.name)
     rows = read_rows(result.path)
-    done_here = max(1, epochs_in_all - epochs_before)
-    spent = (time.process_time() - started) * max(1.0, epochs_in_all / done_here)
     tested = result.test if study.test else None
     return Record(
         cell=cell,
@@ -68,8 +64,9 @@ def run_cell(study: Study, cell: Cell, work: Path, data_dir: Path | None) -> Rec
         tasks=result.tasks,
         train_images=_training_images(result.path),
         test_images=tested.count if tested else 0,
-        cpu_seconds=round(spent, 1),
+        cpu_seconds=None if continued else round(time.process_time() - started, 1),
         made_by=_made_by(),
+        test_asked=study.test,
     )
 
 

@@ -22,7 +22,9 @@ def _pyplot() -> Any:
 
 def draw_gains(study: Study, rows: Sequence[Row], path: Path) -> Path:
     """Gains over the baseline with their intervals, a panel per dataset and model; no file where there is no gain."""
-    gains = [row for row in rows if row.gain is not None and row.fraction == max(study.fractions)]
+    gains = [row for row in rows if row.gain is not None]
+    largest = max((row.fraction for row in gains), default=1.0)
+    gains = [row for row in gains if row.fraction == largest]
     groups = list(dict.fromkeys((row.dataset, row.model) for row in gains))
     if not groups:
         return path
@@ -54,7 +56,8 @@ def draw_gains(study: Study, rows: Sequence[Row], path: Path) -> Path:
 def draw_curves(study: Study, records: Mapping[Cell, Record], path: Path) -> Path:
     """Validation accuracy over epochs: mean of the seeds, and from the lowest to the highest of them."""
     plt = _pyplot()
-    whole = {cell: record for cell, record in records.items() if cell.fraction == max(study.fractions)}
+    largest = max(cell.fraction for cell in records)
+    whole = {cell: record for cell, record in records.items() if cell.fraction == largest}
     groups = list(dict.fromkeys((cell.dataset, cell.model) for cell in study.cells() if cell in whole))
     columns = min(3, len(groups))
     lines = -(-len(groups) // columns)

@@ -17,7 +17,12 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Record:
-    """The outcome of one run; accuracies in percent."""
+    """The outcome of one run; accuracies in percent.
+
+    Attributes:
+        cpu_seconds: of the whole run; None where it was done in several pieces.
+        test_asked: whether a test number was wanted; data without test images has none all the same.
+    """
 
     cell: Cell
     settings: dict[str, Any]
@@ -29,8 +34,9 @@ class Record:
     tasks: dict[str, float]
     train_images: int
     test_images: int
-    cpu_seconds: float
+    cpu_seconds: float | None
     made_by: dict[str, str] = field(default_factory=dict)
+    test_asked: bool = False
 
     def write(self, folder: Path) -> Path:
         """The file of this cell below ``folder``, whole or not at all."""
@@ -66,7 +72,10 @@ def read_record(path: Path) -> Record:
 
 
 def finished_cells(study: Study, folder: Path) -> dict[Cell, Record]:
-    """The cells that need not run again; one that was run with other settings is an error that names them."""
+    """The cells that need not run again; one that was run with other settings is an error that names them.
+
+    A cell of which only validation images were asked for is not finished when the study wants test numbers.
+    """
     found = {}
     for cell in study.cells():
         path = record_path(folder, cell)
@@ -78,7 +87,8 @@ def finished_cells(study: Study, folder: Path) -> dict[Cell, Record]:
                     f"{path} was run with other settings than the study now has: {', '.join(differ)}. Remove the file"
                     " to run the cell again, or give the arm another name."
                 )
-            found[cell] = record
+            if not study.test or record.test_best is not None or record.test_asked:
+                found[cell] = record
     return found
 
 

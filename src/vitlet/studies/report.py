@@ -14,7 +14,7 @@ from vitlet.errors import VitletError
 from vitlet.studies.definition import Cell, Study, read_study
 from vitlet.studies.pictures import draw_curves, draw_gains, draw_sizes
 from vitlet.studies.records import Record, finished_cells
-from vitlet.studies.statistics import Row, summarise
+from vitlet.studies.statistics import Row, accuracies, summarise
 
 COLUMNS = ("dataset", "model", "arm", "images", "seeds", "best epoch", "last epoch", "gain", "wins", "reaches", "cost")
 
@@ -32,6 +32,8 @@ def report_study(path: Path, output: Path | None = None) -> list[Path]:
     if not records:
         raise VitletError(f"the study {study.name} has no finished cell yet. Run it: vitlet study {path}.")
     rows = summarise(study, records)
+    if not rows:
+        raise VitletError(f"no cell of the study {study.name} has an accuracy: there is nothing to compare.")
     folder = output or file.parent / "report"
     if folder.is_file() or folder.suffix == ".html":
         raise VitletError(f"the report of a study is a folder of tables and pictures; {folder} is no name for one.")
@@ -53,16 +55,31 @@ def report_study(path: Path, output: Path | None = None) -> list[Path]:
 
 def cells_of(row: Row, paper: bool) -> list[str]:
     """A row of a table as text."""
-    reaches = "" if row.epochs_to_baseline is None else f"{row.epochs_to_baseline:.0f} of {row.epochs}"
     texts = [
         *(row.dataset, row.model, row.arm, f"{row.train_images:,}", str(row.best.count), row.best.shown()),
         row.last.shown() if row.last else "",
         row.gain.shown("+") if row.gain else "",
         f"{row.wins} of {row.gain.count}" if row.gain else "",
-        reaches if row.gain else "",
+        _reaches(row) if row.gain else "",
         f"{row.cost:.2f}" if row.cost else "",
     ]
     return [*texts, "" if row.paper is None else f"{row.paper:g}"] if paper else texts
+
+
+def _reaches(row: Row) -> str:
+    """Such as ``17 of 20``, and how many seeds do where it is not all."""
+    if row.epochs_to_baseline is None:
+        return "never" if row.raced else ""
+    seeds = "" if row.reached == row.raced else f" ({row.reached} of {row.raced} seeds)"
+    return f"{row.epochs_to_baseline:.0f} of {row.epochs}{seeds}"
+
+
+def which_numbers(study: Study, records: Mapping[Cell, Record]) -> str:
+    """What the numbers of a study are, and which of its cells are left out."""
+    what, numbers = accuracies(study, records)
+    missing = len(records) - len(numbers)
+    without = f" (without {missing} cells that have no {what} number)" if missing else ""
+    return f"Top-1 {what} accuracy in percent{without}"
 
 
 def print_rows(rows: Sequence[Row]) -> None:
@@ -81,16 +98,16 @@ def markdown(study: Study, rows: Sequence[Row], records: Mapping[Cell, Record]) 
     total = sum(1 for _ in study.cells())
     made = sorted({f"{r.made_by.get('processor', '')}, torch {r.made_by.get('torch', '')}" for r in records.values()})
     dates = sorted(record.made_by.get("date", "") for record in records.values())
-    what = "test" if study.test else "validation"
     lines = [
         f"# {study.title}",
         "",
         f"`vitlet study {study.name}`, {len(records)} of {total} cells; {dates[0]} to {dates[-1]}; {'; '.join(made)}.",
         "",
-        f"Top-1 {what} accuracy in percent: mean and 95 % interval over seeds (Student's), at the epoch that is best on"
+        f"{which_numbers(study, records)}: mean and 95 % interval over seeds (Student's), at the epoch that is best on"
         f" the validation images and at the last one. gain: paired difference to `{study.baseline}` of the same seed"
         " and split, in points; bold where its interval excludes zero. reaches: first epoch whose validation accuracy"
-        " is the baseline's last one. cost: CPU time of the run over the baseline's.",
+        " is the baseline's last one, mean over the seeds that reach it, with their number where some never do. cost:"
+        " CPU time of the run over the baseline's.",
         "",
         "| " + " | ".join(columns) + " |",
         "|" + "---|" * len(columns),

@@ -43,13 +43,13 @@ class Row:
     """An arm of a study on one dataset with one model: accuracies in percent, differences in points.
 
     Attributes:
-        best: at the epoch that is best on the validation images; of a study without test, on those.
+        best: at the epoch that is best on the validation images; on which images, `accuracies` tells.
         last: at the last epoch.
         gain: of the same seeds, less the baseline; None for the baseline itself.
         wins: seeds with a larger number than the baseline's.
         epochs_to_baseline: first epoch whose validation accuracy reaches the baseline's last one, mean over the seeds
-            that reach it; ``reached`` counts them.
-        cost: CPU time over the baseline's of the same seeds.
+            that reach it; ``reached`` counts them, ``raced`` those that could.
+        cost: CPU time over the baseline's of the same seeds, where both are known.
         paper: the published number.
     """
 
@@ -64,22 +64,34 @@ class Row:
     epochs: int
     epochs_to_baseline: float | None
     reached: int
+    raced: int
     cost: float | None
     paper: float | None
     train_images: int
 
 
+def accuracies(study: Study, records: Mapping[Cell, Record]) -> tuple[str, dict[Cell, float]]:
+    """Which images a study's numbers are of, test or validation, and the number of every record that has one.
+
+    All are of the same images: where some records have a test number, those without one have no number here.
+    """
+    tested = study.test and any(record.test_best is not None for record in records.values())
+    found = {cell: record.test_best if tested else record.val_best for cell, record in records.items()}
+    return "test" if tested else "validation", {cell: value for cell, value in found.items() if value is not None}
+
+
 def summarise(study: Study, records: Mapping[Cell, Record]) -> list[Row]:
-    """A row for every arm that has a record, in the study's order; pairs are seeds that both arms have."""
+    """A row for every arm that has a number, in the study's order; pairs are seeds that both arms have."""
+    _, numbers = accuracies(study, records)
     rows = []
     for dataset in study.datasets:
         for model in study.models:
             for fraction in study.fractions:
                 arms = {
                     arm: {
-                        cell.seed: records[cell]
+                        seed: (numbers[cell], records[cell])
                         for seed in study.seeds
-                        if (cell := Cell(dataset, model, arm, fraction, seed)) in records
+                        if (cell := Cell(dataset, model, arm, fraction, seed)) in numbers
                     }
                     for arm in study.arms
                 }
@@ -91,36 +103,34 @@ def summarise(study: Study, records: Mapping[Cell, Record]) -> list[Row]:
     return rows
 
 
-def headline(record: Record) -> float:
-    """The number that a record stands for: tested at the best epoch, or validated where nothing is tested."""
-    value = record.test_best if record.test_best is not None else record.val_best
-    return float("nan") if value is None else value
-
-
 def _row(
-    study: Study, place: tuple[str, str, float, str], of_arm: Mapping[int, Record], baseline: Mapping[int, Record]
+    study: Study,
+    place: tuple[str, str, float, str],
+    of_arm: Mapping[int, tuple[float, Record]],
+    baseline: Mapping[int, tuple[float, Record]],
 ) -> Row:
     dataset, model, fraction, arm = place
-    shared = [seed for seed in of_arm if seed in baseline]
-    gains = [headline(of_arm[seed]) - headline(baseline[seed]) for seed in shared]
+    gains = [number - baseline[seed][0] for seed, (number, _) in of_arm.items() if seed in baseline]
+    pairs = [(record, baseline[seed][1]) for seed, (_, record) in of_arm.items() if seed in baseline]
     is_baseline = arm == study.baseline
-    epochs = [first_reaching(of_arm[seed].val_curve, baseline[seed].val_curve) for seed in shared]
+    epochs = [first_reaching(own.val_curve, other.val_curve) for own, other in pairs if other.val_curve]
     reached = [epoch for epoch in epochs if epoch is not None]
-    last = [record.test_last for record in of_arm.values() if record.test_last is not None]
-    costs = [of_arm[seed].cpu_seconds / baseline[seed].cpu_seconds for seed in shared if baseline[seed].cpu_seconds]
-    some = next(iter(of_arm.values()))
+    last = [record.test_last for _, record in of_arm.values() if study.test and record.test_last is not None]
+    costs = [own.cpu_seconds / other.cpu_seconds for own, other in pairs if own.cpu_seconds and other.cpu_seconds]
+    _, some = next(iter(of_arm.values()))
     return Row(
         dataset=dataset,
         model=model,
         fraction=fraction,
         arm=arm,
-        best=Estimate.of([headline(record) for record in of_arm.values()]),
+        best=Estimate.of([number for number, _ in of_arm.values()]),
         last=Estimate.of(last) if last else None,
         gain=Estimate.of(gains) if gains and not is_baseline else None,
         wins=sum(gain > 0 for gain in gains),
         epochs=len(some.val_curve),
         epochs_to_baseline=statistics.fmean(reached) if reached else None,
         reached=len(reached),
+        raced=len(epochs),
         cost=statistics.fmean(costs) if costs and not is_baseline else None,
         paper=study.paper(dataset, model, arm),
         train_images=some.train_images,
