@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -73,6 +75,17 @@ def test_a_cell_joins_the_settings_of_its_place(tmp_path: Path) -> None:
     assert study.baseline == "plain"
 
 
+def test_named_fractions_are_of_all_images(tmp_path: Path) -> None:
+    changes = {"settings": {**TINY["settings"], "fraction": 0.3}, "arms": {"a": {"first": {"fraction": 1.0}}}}
+    named = read_study(write(tmp_path / "named.yaml", **changes, fractions=[0.5, 1.0]))
+    found = [named.values(cell) for cell in named.cells()]
+    assert [(values["fraction"], values["first"]["fraction"]) for values in found[:2]] == [(0.5, 1.0), (1.0, 1.0)]
+    plain = read_study(write(tmp_path / "plain.yaml", **changes))
+    assert plain.values(next(plain.cells()))["fraction"] == 0.3
+    whole = read_study(write(tmp_path / "whole.yaml", fractions=[1.0]))
+    assert "fraction" not in whole.values(next(whole.cells()))  # as records of before have it
+
+
 def test_a_pair_can_have_arms_of_its_own(tmp_path: Path) -> None:
     path = write(
         tmp_path / "grid.yaml",
@@ -106,6 +119,17 @@ def test_a_pretraining_is_on_the_same_data_and_network(tmp_path: Path) -> None:
         ({"arms": {"a": 3}}, "needs to map settings"),
         ({"baseline": "nobody"}, "baseline 'nobody' is none of the arms"),
         ({"seeds": "many"}, "list of numbers"),
+        ({"seeds": True}, "list of numbers"),
+        ({"seeds": [math.nan]}, "list of numbers, found [nan]"),
+        ({"seeds": [math.inf]}, "list of numbers, found [inf]"),
+        ({"seeds": [0, 0.5]}, "whole numbers that all differ, found [0, 0.5]"),
+        ({"seeds": [3, 4, 3]}, "whole numbers that all differ, found [3, 4, 3]"),
+        ({"fractions": [0.5, 0.50000001, 1]}, "names one twice"),
+        ({"tuned": ["x"]}, "'tuned' needs to map DATASET/MODEL"),
+        ({"arms_of": ["x"]}, "'arms_of' needs to map DATASET/MODEL"),
+        ({"arms": {"a": {"first": [1]}}}, "data/model/a/seed-0: first needs to map settings to values, found [1]"),
+        ({"arms": {"a": {"first": "x"}}}, "first needs to map settings to values, found 'x'"),
+        ({"settings": {"model_kwargs": {"depth": datetime.date(2024, 1, 1)}}}, "a value is not plain: .*date"),
         ({"tuned": {"data/modle": {}}}, "Did you mean 'data/model'"),
         ({"arms_of": {"data/modle": []}}, "arms_of 'data/modle' .* Did you mean 'data/model'"),
         ({"arms_of": {"data/model": ["palin"]}}, "Did you mean 'plain'"),
@@ -117,7 +141,7 @@ def test_a_pretraining_is_on_the_same_data_and_network(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_named(change: dict[str, Any], expected: str, tmp_path: Path) -> None:
-    with pytest.raises(VitletError, match=expected.replace("(", r"\(")):
+    with pytest.raises(VitletError, match=re.sub(r"([(\[])", r"\\\1", expected)):
         read_study(write(tmp_path / "study.yaml", **change))
 
 
@@ -228,6 +252,20 @@ def test_records_of_another_kind_are_refused(tmp_path: Path) -> None:
     path.write_text("{not json")
     with pytest.raises(VitletError, match="not the result of a cell"):
         read_record(path)
+    for change in (
+        {"val_best": "high"},
+        {"cpu_seconds": "long"},
+        {"test_best": math.nan},
+        {"best_epoch": None},
+        {"settings": []},
+        {"made_by": []},
+        {"made_by": {"date": None}},
+        {"val_curve": [1.0, "x"]},
+        {"cell": []},
+    ):
+        path.write_text(json.dumps({**found, **change}))
+        with pytest.raises(VitletError, match=r"not the result of a cell: .* Remove it to run the cell again"):
+            read_record(path)
     path.write_text(json.dumps(found))
     changed = read_study(write(file, settings={**TINY["settings"], "epochs": 2}))
     with pytest.raises(VitletError, match="other settings than the study now has: epochs"):

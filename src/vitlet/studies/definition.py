@@ -8,7 +8,7 @@ models         name -> settings
 arms           name -> settings: what is compared; ``first``: a pre-training before, on the same data and network,
                with these settings
 baseline       the arm that the others are compared with (default: the first)
-fractions      shares of the training images
+fractions      shares of the training images, all of them where it is 1, whatever ``fraction`` says elsewhere
 seeds          a list, or how many
 tuned          ``DATASET/MODEL`` -> settings found on validation data, the same for every arm
 arms_of        ``DATASET/MODEL`` -> the arms that run there, by name (default: all of them); ``[]``: none
@@ -23,6 +23,7 @@ them starts from a published setting. A table that also names datasets, models o
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -77,6 +78,7 @@ class Study:
     test: bool = True
     table: str | None = None
     scale: Scale = "full"
+    fractions_named: bool = False
 
     def cells(self) -> Iterator[Cell]:
         """All runs; seeds outermost, so that every arm has its first seed early."""
@@ -105,7 +107,10 @@ class Study:
         first = joined.pop("first", None)
         if recipe is not None:
             joined = join(find_recipe(str(recipe)).values(self.scale), joined)
+        if self.fractions_named and joined.get("fraction", 1) != cell.fraction:  # of all images, where it is 1
+            joined["fraction"] = cell.fraction
         if first is not None:
+            first = _settings(first, f"study {self.name}, {cell.name}: first")
             same = {key: value for key, value in joined.items() if key not in (*TASKS, "task", "init", "first")}
             joined["first"] = {"pretrain": True, **join(joined.get("first", same), first)}
         return joined
@@ -121,6 +126,10 @@ class Study:
             values = self.values(cell)
             first = values.pop("first", None)
             RunConfig.from_dict(values, source=f"study {self.name}, {cell.name}")
+            try:
+                json.dumps([values, first])
+            except TypeError as problem:
+                raise VitletError(f"study {self.name}, {cell.name}: a value is not plain: {problem}.") from None
             if first is not None:
                 RunConfig.from_dict(first, source=f"study {self.name}, {cell.name}, first")
 
@@ -154,13 +163,14 @@ def read_study(path: Path) -> Study:
         datasets=_axis(values, "datasets", path) or {"data": {}},
         models=_axis(values, "models", path) or {"model": {}},
         baseline=str(values.get("baseline") or next(iter(values["arms"]))),
-        fractions=tuple(_numbers(values.get("fractions", [1.0]), f"{path}: fractions")),
+        fractions=_fractions(values.get("fractions", [1.0]), f"{path}: fractions"),
         seeds=_seeds(values.get("seeds", 3), f"{path}: seeds"),
-        tuned={str(key): _settings(value, f"{path}: tuned") for key, value in (values.get("tuned") or {}).items()},
-        arms_of={str(key): _names(value, f"{path}: arms_of") for key, value in (values.get("arms_of") or {}).items()},
+        tuned={str(key): _settings(each, f"{path}: tuned") for key, each in _pairs(values, "tuned", path).items()},
+        arms_of={str(key): _names(each, f"{path}: arms_of") for key, each in _pairs(values, "arms_of", path).items()},
         test=coerce(values.get("test", True), bool, f"{path}: test"),
         table=None if table is None else str(table),
         scale=coerce(values.get("scale", "full"), Scale, f"{path}: scale"),
+        fractions_named="fractions" in values,
     )
     if study.baseline not in study.arms:
         raise VitletError(f"{path}: the baseline {study.baseline!r} is none of the arms {', '.join(study.arms)}.")
@@ -186,6 +196,14 @@ def _axis(values: Settings, key: str, path: Path) -> dict[str, Settings]:
     return {str(name): _settings(option or {}, f"{path}: {key} {name}") for name, option in options.items()}
 
 
+def _pairs(values: Settings, key: str, path: Path) -> Settings:
+    """What a study says of single datasets with single models."""
+    found = values.get(key) or {}
+    if not isinstance(found, Mapping):
+        raise VitletError(f"{path}: {key!r} needs to map DATASET/MODEL to what holds there, found {found!r}.")
+    return found
+
+
 def _settings(value: Any, where: str) -> Settings:
     if not isinstance(value, Mapping):
         raise VitletError(f"{where} needs to map settings to values, found {value!r}.")
@@ -193,9 +211,17 @@ def _settings(value: Any, where: str) -> Settings:
 
 
 def _numbers(value: Any, where: str) -> list[float]:
-    if isinstance(value, list) and value and all(isinstance(each, (int, float)) for each in value):
+    known = isinstance(value, list) and all(type(each) in (int, float) for each in value)
+    if known and value and all(-1e15 < each < 1e15 for each in value):
         return [float(each) for each in value]
     raise VitletError(f"{where} needs to be a list of numbers, found {value!r}.")
+
+
+def _fractions(value: Any, where: str) -> tuple[float, ...]:
+    numbers = _numbers(value, where)
+    if len({f"{each:g}" for each in numbers}) < len(numbers):  # as cells are called
+        raise VitletError(f"{where} names one twice: {value!r}. Its cells would have the same name; leave one out.")
+    return tuple(numbers)
 
 
 def _names(value: Any, where: str) -> tuple[str, ...]:
@@ -205,9 +231,12 @@ def _names(value: Any, where: str) -> tuple[str, ...]:
 
 
 def _seeds(value: Any, where: str) -> tuple[int, ...]:
-    if isinstance(value, int) and value > 0:
+    if type(value) is int and value > 0:
         return tuple(range(value))
-    return tuple(int(each) for each in _numbers(value, where))
+    numbers = _numbers(value, where)
+    if not all(each.is_integer() for each in numbers) or len(set(numbers)) < len(numbers):
+        raise VitletError(f"{where} needs to be whole numbers that all differ, found {value!r}.")
+    return tuple(int(each) for each in numbers)
 
 
 def _axes_of(table: str) -> dict[str, Any]:

@@ -66,9 +66,32 @@ def read_record(path: Path) -> Record:
             )
         found["cell"] = Cell(**found["cell"])
         found["val_curve"] = tuple(found["val_curve"])
-        return Record(**found)
+        record = Record(**found)
+        _check(record)
+        return record
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
         raise VitletError(f"{path} is not the result of a cell: {problem}. Remove it to run the cell again.") from None
+
+
+def _check(record: Record) -> None:
+    """Refuse values of other kinds than a cell writes."""
+    for name in ("val_best", "test_best", "test_last", "cpu_seconds", "best_epoch", "train_images", "test_images"):
+        value = getattr(record, name)
+        if not _is_number(value) and (value is not None or name in ("best_epoch", "train_images", "test_images")):
+            raise ValueError(f"{name} is {value!r}")
+    for name in ("settings", "tasks", "made_by"):
+        if not isinstance(getattr(record, name), dict):
+            raise ValueError(f"{name} is {getattr(record, name)!r}")
+    for value in record.val_curve:
+        if not _is_number(value):
+            raise ValueError(f"val_curve holds {value!r}")
+    for name, value in record.made_by.items():
+        if not isinstance(value, str):
+            raise ValueError(f"{name} is {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < float("inf")
 
 
 def finished_cells(study: Study, folder: Path) -> dict[Cell, Record]:
