@@ -22,11 +22,12 @@ from scipy import stats
 
 from vitlet.cli import main
 from vitlet.errors import VitletError
-from vitlet.studies.cell import located
+from vitlet.studies.cell import located, run_cell
 from vitlet.studies.definition import Cell, Study, read_study
 from vitlet.studies.named import find_study
 from vitlet.studies.records import Record, finished_cells, read_record
 from vitlet.studies.report import cells_of, report_study, which_numbers
+from vitlet.studies.scheduler import Progress, alone
 from vitlet.studies.statistics import Estimate, first_reaching, summarise
 
 TINY: dict[str, Any] = {
@@ -307,6 +308,87 @@ def test_report_of_made_up_numbers(tmp_path: Path) -> None:
         report_study(empty)
 
 
+def test_a_cell_goes_on_or_starts_afresh(tmp_path: Path) -> None:
+    study = read_study(write(tmp_path / "study.yaml", settings={**TINY["settings"], "lr": 0.01}, test=False))
+    cell = next(study.cells())
+    first = run_cell(study, cell, tmp_path / "work", None)
+    again = run_cell(study, cell, tmp_path / "work", None)
+    assert first.cpu_seconds
+    assert again == replace(first, cpu_seconds=None)  # what a run cost that was over before is not known
+    other = read_study(write(tmp_path / "study.yaml"))  # the usual learning rate, which the old run does not have
+    anew = run_cell(other, cell, tmp_path / "work", None)
+    assert anew.cpu_seconds
+    assert anew.val_curve != first.val_curve
+    assert anew.test_asked
+    assert not first.test_asked
+
+
+def test_one_command_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "mine" / "study.yaml")
+    with alone(Path("runs/studies/mine")):
+        assert main(["study", "mine"]) == 2
+        assert "another `vitlet study` is at work in runs/studies/mine" in capsys.readouterr().err
+        assert main(["study", "mine", "--list"]) == 0
+    for _ in range(2):
+        assert main(["study", "mine", "--only", "nothing"]) == 0
+    (tmp_path / "file").touch()
+    assert main(["study", "mine", "--work", "file"]) == 2
+    assert "file/mine cannot be the folder of the runs" in capsys.readouterr().err
+
+
+def test_where_records_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine/study.yaml", "mine/one.yaml", "mine/two.yaml"):
+        study = read_study(write(tmp_path / name, test=False))
+    cell = next(study.cells())
+    made = replace(record(cell, 50.0), settings=study.values(cell), test_best=None)
+    made.write(tmp_path / "mine" / "one")
+    assert report_study(Path("mine/one.yaml"))[0] == Path("mine/one/report/table.md")
+    for other in ("mine", "mine/two.yaml"):
+        with pytest.raises(VitletError, match="no finished cell yet"):
+            report_study(Path(other))
+    made.write(tmp_path / "away")
+    words = ["study", "mine/one.yaml", "--output", "away", "--only", "nothing"]
+    for _ in range(2):
+        assert main(words) == 0
+        assert "tables and pictures: vitlet report away" in capsys.readouterr().out
+    assert report_study(Path("away"))
+    assert main(["study", "mine", "--output", "away", "--only", "nothing"]) == 0  # the copy follows
+    assert "mine/study.yaml" in Path("away/study.yaml").read_text()
+    before = Path("mine/study.yaml").read_text()
+    assert main(["study", "mine/one.yaml", "--output", "mine", "--only", "nothing"]) == 2
+    assert "--output mine is the folder of another study" in capsys.readouterr().err
+    assert Path("mine/study.yaml").read_text() == before
+    assert main(["study", "mine", "--output", "mine/one.yaml"]) == 2
+    assert "mine/one.yaml cannot be the folder of the records" in capsys.readouterr().err
+    Path("noname").write_text(before)
+    assert main(["study", "noname"]) == 2
+    assert "needs to end in .yaml" in capsys.readouterr().err
+
+
+def test_missing_data_keeps_only_its_own_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arms = {"gone": {"data": "nowhere"}, "plain": {}, "first": {"first": {"data": "elsewhere", "epochs": 1}}}
+    write(tmp_path / "grid.yaml", arms=arms, seeds=2)
+    ran: list[str] = []
+
+    def note(study: Study, cells: list[Cell], *_: Any) -> Progress:
+        ran.extend(cell.arm for cell in cells)
+        return Progress([])
+
+    monkeypatch.setattr("vitlet.studies.scheduler.run_study", note)
+    assert main(["study", "grid.yaml"]) == 1
+    printed = capsys.readouterr().out
+    assert "2 cells of data cannot run: no such folder: nowhere" in printed
+    assert "2 cells of data cannot run: no such folder: elsewhere" in printed
+    assert ran == ["plain", "plain"]
+
+
 def vitlet(*words: str, cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "vitlet", *words],
@@ -364,7 +446,8 @@ def test_stopped_in_the_middle_it_goes_on(how: signal.Signals, tmp_path: Path) -
     assert again.returncode == 0, printed
     log = rows.parent.parent / "log.txt"
     assert "continued from" in log.read_text()
-    assert len(read_record(tmp_path / "cells" / "data" / "model" / "plain" / "seed-0.json").val_curve) == 40
+    found = read_record(tmp_path / "long" / "cells" / "data" / "model" / "plain" / "seed-0.json")
+    assert (len(found.val_curve), found.cpu_seconds) == (40, None)
 
 
 @pytest.mark.heavy
@@ -398,5 +481,6 @@ def test_ray_that_is_missing_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.chdir(tmp_path)
     assert main(["study", str(write(tmp_path / "grid.yaml")), "--engine", "ray"]) == 2
     assert "pip install 'vitlet[ray]'" in capsys.readouterr().err

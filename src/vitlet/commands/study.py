@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +15,7 @@ from vitlet.flags import Parser
 if TYPE_CHECKING:
     import argparse
 
+    from vitlet.data.sources import Request
     from vitlet.studies.definition import Cell, Study
     from vitlet.studies.scheduler import Engine, Place
 
@@ -20,14 +24,22 @@ def run(words: list[str]) -> int:
     """Run the command; 1 if a cell failed or cannot run."""
     chosen = _parser().parse_all(words)
     from vitlet.studies.named import find_study
-    from vitlet.studies.records import finished_cells
-    from vitlet.studies.scheduler import Place, run_study
-    from vitlet.studies.table import Board
+    from vitlet.studies.records import records_folder
+    from vitlet.studies.scheduler import Place, alone
 
     study, file = find_study(chosen.study, scale=chosen.scale, seeds=chosen.seeds)
-    output = Path(chosen.output) if chosen.output else file.parent
+    output = Path(chosen.output) if chosen.output else records_folder(file)
     place = Place(file, output, Path(chosen.work) / study.name, Path(chosen.data_dir) if chosen.data_dir else None)
-    done = finished_cells(study, output)
+    with nullcontext() if chosen.list else alone(place.work):
+        return _run(study, place, chosen)
+
+
+def _run(study: Study, place: Place, chosen: argparse.Namespace) -> int:
+    from vitlet.studies.records import finished_cells
+    from vitlet.studies.scheduler import run_study
+    from vitlet.studies.table import Board
+
+    done = finished_cells(study, place.output)
     cells = [cell for cell in study.cells() if cell not in done and chosen.only in cell.name]
     with Board(study, place.work, len(done)) as board:
         board.say(f"{study.title}: {len(done)} cells are done, {len(cells)} to run; runs in {place.work}")
@@ -35,22 +47,22 @@ def run(words: list[str]) -> int:
             for cell in cells:
                 board.say(cell.name)
             return 0
+        reported = _reported(place)
         absent = _absent(study, cells, place)
-        for dataset, reason in absent.items():
-            count = sum(cell.dataset == dataset for cell in cells)
+        for (dataset, reason), count in Counter((cell.dataset, why) for cell, why in absent.items()).items():
             board.say(f"{count} cells of {dataset} cannot run: {reason}")
-        cells = [cell for cell in cells if cell.dataset not in absent]
+        cells = [cell for cell in cells if cell not in absent]
         progress = run_study(study, cells, _engine(chosen, place), board.show)
     for cell, reason in progress.failed.items():
         board.say(f"failed: {cell.name}: {reason}")
-    records = finished_cells(study, output)
+    records = finished_cells(study, place.output)
     if records:
         from vitlet.studies.report import print_rows, which_numbers
         from vitlet.studies.statistics import summarise
 
         board.say(f"{which_numbers(study, records)}:")
         print_rows(summarise(study, records))
-        board.say(f"tables and pictures: vitlet report {file.parent if file.name == 'study.yaml' else file}")
+        board.say(f"tables and pictures: vitlet report {reported}")
     return 1 if progress.failed or absent else 0
 
 
@@ -84,20 +96,48 @@ def _engine(chosen: argparse.Namespace, place: Place) -> Engine:
     return LocalEngine(place, chosen.processes or os.cpu_count() or 1)
 
 
-def _absent(study: Study, cells: list[Cell], place: Place) -> dict[str, str]:
-    """The datasets that are not there, each with the reason."""
+def _reported(place: Place) -> Path:
+    """What `vitlet report` is to be given; records elsewhere than beside the study have a copy of its file."""
+    from vitlet.studies.records import records_folder
+
+    try:
+        place.output.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise VitletError(f"{place.output} cannot be the folder of the records: {problem.strerror}.") from problem
+    if place.output.resolve() == records_folder(place.file).resolve():
+        return place.file.parent if place.file.name == "study.yaml" else place.file
+    copy, head = place.output / "study.yaml", "# A copy that `vitlet study --output` made of "
+    if copy.is_file() and not copy.read_text(encoding="utf-8").startswith(head):
+        raise VitletError(f"--output {place.output} is the folder of another study; choose one without study.yaml.")
+    copy.write_text(f"{head}{place.file}\n{place.file.read_text(encoding='utf-8')}", encoding="utf-8")
+    return place.output
+
+
+def _absent(study: Study, cells: list[Cell], place: Place) -> dict[Cell, str]:
+    """The cells whose data is not there, each with the reason."""
     from vitlet.config import RunConfig
-    from vitlet.data.sources import load_dataset
     from vitlet.feeding import data_request
     from vitlet.studies.cell import located
 
+    reasons: dict[tuple[Request, bool], str | None] = {}
     found = {}
-    for cell in {cell.dataset: cell for cell in cells}.values():
-        values = located(study.values(cell), place.data_dir)
-        values.pop("first", None)
-        config = RunConfig.from_dict(values)
-        try:
-            load_dataset(data_request(config))
-        except VitletError as problem:
-            found[cell.dataset] = str(problem)
+    for cell in cells:
+        values = study.values(cell)
+        for phase in filter(None, (values.pop("first", None), values)):
+            config = RunConfig.from_dict(located(phase, place.data_dir))
+            asked = replace(data_request(config), seed=study.seeds[0]), config.pretrain
+            if asked not in reasons:
+                reasons[asked] = _why_absent(*asked)
+            if reason := reasons[asked]:
+                found[cell] = reason
     return found
+
+
+def _why_absent(request: Request, pretrain: bool) -> str | None:
+    from vitlet.data.sources import load_dataset, load_unlabelled
+
+    try:
+        (load_unlabelled if pretrain else load_dataset)(request)
+    except VitletError as problem:
+        return str(problem)
+    return None

@@ -9,6 +9,7 @@ import argparse
 import datetime
 import json
 import platform
+import shutil
 import sys
 import time
 from dataclasses import replace
@@ -45,6 +46,7 @@ def run_cell(study: Study, cell: Cell, work: Path, data_dir: Path | None) -> Rec
     started, values = time.process_time(), study.values(cell)
     settings, first = dict(values), values.pop("first", None)
     config = RunConfig.from_dict(located(values, data_dir), source=cell.name)
+    _keep_runs_of(settings, work)
     continued = any((work / name / "config.yaml").is_file() for name in ("first", "run"))
     if first is not None:
         before = RunConfig.from_dict(located(first, data_dir), source=f"{cell.name}, first")
@@ -68,6 +70,23 @@ def run_cell(study: Study, cell: Cell, work: Path, data_dir: Path | None) -> Rec
         made_by=_made_by(),
         test_asked=study.test,
     )
+
+
+def _keep_runs_of(settings: dict[str, Any], work: Path) -> None:
+    """Remove what a cell of other settings left in this place; what these settings began is continued."""
+    from vitlet.runs import RunFolder
+
+    file, text = work / "settings.json", json.dumps(settings, indent=1, sort_keys=True)
+    before = file.read_text(encoding="utf-8") if file.is_file() else None
+    if before == text:
+        return
+    for name in ("first", "run") if before is not None else ():
+        run = RunFolder.reopen(work / name)  # locked: it may be in use
+        if run.path.exists():
+            shutil.rmtree(run.path)
+        run.close()
+    work.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
 
 
 def _last(path: Path, same: bool, tested: Any) -> float:

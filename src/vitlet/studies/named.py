@@ -23,6 +23,8 @@ def find_study(name: str, *, scale: Scale | None = None, seeds: int | None = Non
     """
     for path in (Path(name), Path(name) / "study.yaml", ROOT / f"{name}.yaml", ROOT / name / "study.yaml"):
         if path.is_file():
+            if path.suffix not in (".yaml", ".yml"):
+                raise VitletError(f"{path} is no study: its file needs to end in .yaml or .yml.")
             return _as_asked(read_study(path), path, scale, seeds), path
     if name in TABLES:
         folder = ROOT / (name if scale in (None, "full") else f"{name}-{scale}")

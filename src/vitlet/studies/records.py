@@ -49,6 +49,11 @@ class Record:
         return path
 
 
+def records_folder(file: Path) -> Path:
+    """Where a study's records and report lie: beside study.yaml; a file of another name has a folder of its name."""
+    return file.parent if file.name == "study.yaml" else file.with_suffix("")
+
+
 def record_path(folder: Path, cell: Cell) -> Path:
     """Where the record of a cell lies."""
     return folder / "cells" / f"{cell.name}.json"

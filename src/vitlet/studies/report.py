@@ -13,7 +13,7 @@ from rich.table import Table
 from vitlet.errors import VitletError
 from vitlet.studies.definition import Cell, Study, read_study
 from vitlet.studies.pictures import draw_curves, draw_gains, draw_sizes
-from vitlet.studies.records import Record, finished_cells
+from vitlet.studies.records import Record, finished_cells, records_folder
 from vitlet.studies.statistics import Row, accuracies, summarise
 
 COLUMNS = ("dataset", "model", "arm", "images", "seeds", "best epoch", "last epoch", "gain", "wins", "reaches", "cost")
@@ -28,13 +28,14 @@ def report_study(path: Path, output: Path | None = None) -> list[Path]:
     """Write the tables and pictures of a study; returns the files."""
     file = path if path.is_file() else path / "study.yaml"
     study = read_study(file)
-    records = finished_cells(study, file.parent)
+    own = records_folder(file)
+    records = finished_cells(study, own)
     if not records:
         raise VitletError(f"the study {study.name} has no finished cell yet. Run it: vitlet study {path}.")
     rows = summarise(study, records)
     if not rows:
         raise VitletError(f"no cell of the study {study.name} has an accuracy: there is nothing to compare.")
-    folder = output or file.parent / "report"
+    folder = output or own / "report"
     if folder.is_file() or folder.suffix == ".html":
         raise VitletError(f"the report of a study is a folder of tables and pictures; {folder} is no name for one.")
     folder.mkdir(parents=True, exist_ok=True)

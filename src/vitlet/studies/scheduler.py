@@ -7,12 +7,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from vitlet.errors import InterruptedRunError
+from filelock import FileLock, Timeout
+
+from vitlet.errors import InterruptedRunError, VitletError
 from vitlet.interrupts import LAUNCHER, Interrupts
 from vitlet.studies.definition import Cell, Study
 from vitlet.studies.records import record_path
@@ -42,6 +45,26 @@ class Place:
         data = ["--data-dir", str(self.data_dir)] if self.data_dir else []
         words = [str(self.file), cell.name, "--output", str(self.output), "--work", str(self.work / cell.name)]
         return [sys.executable, "-m", "vitlet.studies.cell", *words, *data]
+
+
+@contextmanager
+def alone(work: Path) -> Iterator[None]:
+    """Hold the folder of a study's runs: what two commands ran there at once would be run twice, or fail."""
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise VitletError(f"{work} cannot be the folder of the runs: {problem.strerror}. Change --work.") from problem
+    lock = FileLock(work / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise VitletError(
+            f"another `vitlet study` is at work in {work}: wait until it ends, or stop it, then repeat the command."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @dataclass
