@@ -127,6 +127,35 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
         edit(lambda c: c["annotations"][0].update(segmentation=[[1, 2, 3, 4, 5, "x"]])),
         "annotation 1 has a polygon",
     ),
+    "image's number": (edit(lambda c: c["annotations"][0].update(image_id=[1])), "1 annotations name images .*1"),
+    "category's number": (edit(lambda c: c["annotations"][0].update(category_id={})), "1 annotations .* categories"),
+    "huge box": (edit(lambda c: c["annotations"][0].update(bbox=[1, 2, 10**400, 3])), "annotation 1 has the box"),
+    "huge area": (edit(lambda c: c["annotations"][0].update(area=10**400)), "annotation 1 has the area 1000"),
+    "huge polygon": (
+        edit(lambda c: c["annotations"][0].update(segmentation=[[1, 2, 3, 4, 5, 10**400]])),
+        "annotation 1 has a polygon",
+    ),
+    "flat polygon": (
+        edit(lambda c: c["annotations"][0].update(segmentation=[1, 1, 9, 1, 9, 9])),
+        "annotation 1 has a segmentation that is no list of polygons",
+    ),
+    "mask of no size": (
+        edit(lambda c: c["annotations"][0].update(segmentation={"size": 5})),
+        "annotation 1 has a mask of size 5, but its image has 48x64",
+    ),
+    "crowd": (edit(lambda c: c["annotations"][0].update(iscrowd="0")), "iscrowd '0'; it needs to be 0 or 1"),
+    "huge image": (
+        edit(lambda c: c["images"][0].update(height=2_000_000, width=2_000_000)),
+        "1 images have another size than it says, the first: .*its entry 2000000x2000000",
+    ),
+    "huge number": (
+        lambda root: (root / "annotations" / "instances_train.json").write_text('{"images": ' + "9" * 5000 + "}"),
+        "cannot read .*instances_train.json: Exceeds the limit",
+    ),
+    "no training images": (
+        lambda root: (root / "annotations" / "instances_train.json").unlink(),
+        "has no training annotations; found .*instances_val.json",
+    ),
     "segmentation": (edit(lambda c: c["annotations"][0].update(segmentation="all of it")), "neither polygons nor run"),
     "way out": (edit(lambda c: c["images"][0].update(file_name="../secret.png")), "leads out of the folder"),
     "image of another size": (other_image, "1 images have another size than it says, the first: .*20x30"),
@@ -240,6 +269,18 @@ def test_average_precision_is_that_of_pycocotools(tmp_path: Path) -> None:
     present = {name: scores.box[name] for name in ("AP", "AP50", "AP75", "AP_small")}
     read = DetectionScores.from_dict(scores.to_dict())
     assert (read.count, read.box, set(read.mask)) == (len(split.images), present, set(present))
+
+
+def test_nothing_found_is_nothing_right(tmp_path: Path) -> None:
+    root = write_coco(tmp_path / "coco", images=2)
+    content = read_json(root, "val")
+    content["annotations"] = [each for each in content["annotations"] if each["category_id"] == 7]
+    write_json(root, "val", content)
+    split = open_coco(root)["val"]
+    scores = average_precision(split.images, split.categories, [], masks=True)
+    assert (scores.box["AP"], scores.mask["AP"], scores.per_class) == (0.0, 0.0, (None, 0.0))
+    empty = [replace(image, things=()) for image in split.images]
+    assert average_precision(empty, split.categories, [], masks=False).box["AP"] == -1.0
 
 
 def test_the_private_parts_of_torchvision_are_as_we_use_them() -> None:
@@ -419,6 +460,9 @@ def test_a_whole_run(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     first = found[0]["objects"][0]
     assert {"class", "score", "box", "mask"} == first.keys()
     assert first["class"] in ("rectangle", "disc")
+    alone = write_coco(tmp_path / "alone", splits=("val",))
+    assert main(["detect", "evaluate", str(run), str(alone), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"] == f"{alone} (val)"
     assert main(["predict", str(run), images[0]]) == 2
     assert "is of `vitlet detect train`; needed settings of `vitlet train`" in capsys.readouterr().err
     assert main(["detect", "evaluate", str(run), "--split", "test"]) == 2

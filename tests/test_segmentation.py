@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -131,6 +132,11 @@ def test_the_layout_of_ade20k(tmp_path: Path) -> None:
     assert len(found.classes) == 150
     assert found.splits.keys() == {"train", "val"}
     assert found.read(found.splits["train"].pairs[0])[0].tolist() == [IGNORED, 0, 149, 1, 1, 1]
+    for kind in ("images", "annotations"):
+        shutil.rmtree(tmp_path / kind / "training")
+    alone = open_masks(tmp_path, 255, names=[f"thing {index}" for index in range(150)])
+    assert (alone.shift, alone.classes[0]) == (1, "thing 0")
+    assert open_masks(tmp_path, 255, ade=False).shift == 0
 
 
 def slow(answers: list[np.ndarray], masks: list[np.ndarray], count: int) -> tuple[float, float, float]:
@@ -283,6 +289,25 @@ def test_a_whole_run(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     page = (run / "report.html").read_text(encoding="utf-8")
     assert f"{found['mIoU']:.2f}" in page
     assert "drloc" in page
+    alone = write_masks(tmp_path / "alone", splits=("val",))
+    (alone / "classes.txt").unlink()
+    for index, path in enumerate(sorted((alone / "val" / "masks").iterdir())):
+        save_mask(np.where(classes(index) == 2, 0, classes(index)), path)  # no disc, the highest class
+    capsys.readouterr()
+    measured = []
+    for _ in range(2):
+        assert main(["segment", "evaluate", str(run), str(alone), "--json"]) == 0
+        measured.append(json.loads(capsys.readouterr().out))
+        if (alone / "val").exists():  # then as ADE20K's validation images lie, but the run's masks count from 0
+            for kind, name in (("images", "images"), ("masks", "annotations")):
+                (alone / name).mkdir()
+                (alone / "val" / kind).rename(alone / name / "validation")
+            (alone / "val").rmdir()
+    assert measured[0] == measured[1]
+    assert measured[0]["data"] == f"{alone} (val)"
+    assert measured[0]["IoU_per_class"].keys() == found["IoU_per_class"].keys()
+    assert main(["segment", "train", str(alone), "--output", str(tmp_path / "never")]) == 2
+    assert "has no training images; found val" in capsys.readouterr().err
     other = tmp_path / "other"
     other.mkdir()
     (other / "config.yaml").write_text("job: detect train\n")

@@ -7,7 +7,6 @@ and counted.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,9 @@ from typing import Any
 from vitlet.detection.masks import as_rle
 from vitlet.errors import VitletError
 from vitlet.transfer.files import upright_size
+
+MOST = 1e9
+"""Pixels: beyond it a box or an area cannot be meant."""
 
 NAMES = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
 
@@ -85,9 +87,6 @@ def open_coco(data: Path) -> dict[str, CocoSplit]:
     for split in splits.values():
         if split.categories != first.categories:
             raise VitletError(f"{split.file} lists other categories than {first.file}; they need to be the same.")
-    if "train" not in splits:
-        found = ", ".join(str(split.file) for split in splits.values())
-        raise VitletError(f"{data} has no training annotations; found {found}.")
     return splits
 
 
@@ -125,6 +124,7 @@ def read_split(file: Path, folders: Sequence[Path]) -> CocoSplit:
     categories = _categories(content["categories"], file)
     labels = {number: index for index, (number, _) in enumerate(categories)}
     listed = _listed_images(content["images"], file)
+    paths = _image_files(listed, folders, file)  # first: masks are made of the sizes that entries say
     things: dict[int, list[Thing]] = {number: [] for number in listed}
     strangers: list[Any] = []
     beyond: list[Any] = []
@@ -132,22 +132,25 @@ def read_split(file: Path, folders: Sequence[Path]) -> CocoSplit:
         where = f"{file}: annotation {entry.get('id') if isinstance(entry, dict) else entry!r}"
         if not isinstance(entry, dict):
             raise VitletError(f"{where} needs to be an object.")
-        if entry.get("image_id") not in listed:
+        if not _is_among(entry.get("image_id"), listed):
             strangers.append(entry.get("image_id"))
-        elif entry.get("category_id") not in labels:
+        elif not _is_among(entry.get("category_id"), labels):
             beyond.append(entry.get("category_id"))
         else:
             image = listed[entry["image_id"]]
             things[entry["image_id"]].append(_thing(entry, labels[entry["category_id"]], image, where))
     if strangers:
         raise VitletError(
-            f"{file}: {len(strangers)} annotations name images that it does not list, the first: {strangers[0]!r}."
+            f"{file}: {len(strangers)} annotations name images that it does not list, the first: {strangers[0]!r:.80}."
         )
     if beyond:
         raise VitletError(
-            f"{file}: {len(beyond)} annotations have categories that it does not list, the first: {beyond[0]!r}."
+            f"{file}: {len(beyond)} annotations have categories that it does not list, the first: {beyond[0]!r:.80}."
         )
-    images = _images(listed, things, folders, file)
+    images = tuple(
+        CocoImage(number, paths[number], entry["height"], entry["width"], tuple(things[number]))
+        for number, entry in sorted(listed.items())
+    )
     return CocoSplit(file, images, categories, count(images))
 
 
@@ -158,7 +161,7 @@ def _read_json(file: Path) -> dict[str, list[Any]]:
         raise VitletError(
             f"{file} is no whole JSON: {problem.msg} in line {problem.lineno}, column {problem.colno}."
         ) from problem
-    except (OSError, UnicodeDecodeError, RecursionError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
         raise VitletError(f"cannot read {file}: {problem}.") from problem
     for key in ("images", "annotations", "categories"):
         if not isinstance(content, dict) or not isinstance(content.get(key), list):
@@ -207,19 +210,25 @@ def _thing(entry: Mapping[str, Any], label: int, image: Mapping[str, Any], where
     segmentation = entry.get("segmentation") or None
     if segmentation is not None:
         segmentation = as_rle(segmentation, image["height"], image["width"], where)
-    area = entry.get("area")
-    own = float(area or 0) if _is_number(area) else max(0.0, width) * max(0.0, height)
-    return Thing((left, top, width, height), label, bool(entry.get("iscrowd", 0)), own, segmentation)
+    area, crowd = entry.get("area"), entry.get("iscrowd")
+    if area is not None and not _is_number(area):
+        raise VitletError(f"{where} has the area {str(area)[:80]}; it needs to be a number of pixels, or left out.")
+    if crowd not in (None, 0, 1):
+        raise VitletError(f"{where} has iscrowd {str(crowd)[:80]!r}; it needs to be 0 or 1.")
+    own = max(0.0, width) * max(0.0, height) if area is None else float(area)
+    return Thing((left, top, width, height), label, bool(crowd), own, segmentation)
+
+
+def _is_among(value: Any, known: Mapping[int, Any]) -> bool:
+    return isinstance(value, (int, float)) and value in known
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < MOST
 
 
-def _images(
-    listed: Mapping[int, Mapping[str, Any]], things: Mapping[int, list[Thing]], folders: Sequence[Path], file: Path
-) -> tuple[CocoImage, ...]:
-    """The images with their files, which have to be there and of the size that the annotations were made on."""
+def _image_files(listed: Mapping[int, Mapping[str, Any]], folders: Sequence[Path], file: Path) -> dict[int, Path]:
+    """The files of the images, which have to be there and of the size that the annotations were made on."""
     folder = next((each for each in folders if any((each / e["file_name"]).is_file() for e in listed.values())), None)
     paths = {number: (folder or folders[0]) / entry["file_name"] for number, entry in listed.items()}
     missing = [path for path in paths.values() if not path.is_file()]
@@ -232,10 +241,7 @@ def _images(
             wrong.append(f"{paths[number]} has {height}x{width} pixels, its entry {entry['height']}x{entry['width']}")
     if wrong:
         raise VitletError(f"{file}: {len(wrong)} images have another size than it says, the first: {wrong[0]}.")
-    return tuple(
-        CocoImage(number, paths[number], entry["height"], entry["width"], tuple(things[number]))
-        for number, entry in sorted(listed.items())
-    )
+    return paths
 
 
 def _has_area(thing: Thing, image: CocoImage) -> bool:

@@ -38,7 +38,11 @@ def prepare_detection(config: DetectConfig, world: World) -> tuple[TransferJob, 
     """Find the data, build the network, resolve the settings; nothing is written yet."""
     require("faster_coco_eval", "detection")
     config, device = resolved(config)
-    splits = with_validation(open_coco(Path(config.data)), config)
+    splits = open_coco(Path(config.data))
+    if "train" not in splits:
+        found = ", ".join(str(split.file) for split in splits.values())
+        raise VitletError(f"{config.data} has no training annotations; found {found}.")
+    splits = with_validation(splits, config)
     train = splits["train"]
     if not any(image.trained for image in train.images):
         raise VitletError(f"{train.file} holds no objects to learn from.")

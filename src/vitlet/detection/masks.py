@@ -27,20 +27,22 @@ def library() -> Any:
 def as_rle(segmentation: Any, height: int, width: int, where: str) -> dict[str, Any]:
     """Polygons or run lengths as compressed run lengths; ``empty`` says that no pixel is set."""
     if isinstance(segmentation, list):
-        polygons = [polygon for polygon in segmentation if isinstance(polygon, list) and len(polygon) >= 6]
+        if not all(isinstance(polygon, list) for polygon in segmentation):
+            raise VitletError(f"{where} has a segmentation that is no list of polygons: [[x, y, x, y, ...], ...].")
+        polygons = [polygon for polygon in segmentation if len(polygon) >= 6]
         for polygon in polygons:
             good = len(polygon) % 2 == 0 and all(isinstance(side, (int, float)) for side in polygon)
-            if not good or not np.isfinite(polygon).all() or np.abs(polygon).max() > 1e6:
+            if not good or not all(abs(side) <= 1e6 for side in polygon):
                 raise VitletError(f"{where} has a polygon that is no list of x, y, x, y, ... in pixels.")
         if not polygons:
             return {**_encoded(np.zeros((height, width), np.uint8)), "empty": True}
         found: dict[str, Any] = library().merge(library().frPyObjects(polygons, height, width))
         return _noted(found)
-    if isinstance(segmentation, Mapping) and list(segmentation.get("size") or ()) == [height, width]:
+    if isinstance(segmentation, Mapping) and segmentation.get("size") == [height, width]:
         return _noted(_checked_rle(segmentation.get("counts"), height, width, where))
     if isinstance(segmentation, Mapping):
         raise VitletError(
-            f"{where} has a mask of size {segmentation.get('size')!r}, but its image has {height}x{width} pixels."
+            f"{where} has a mask of size {segmentation.get('size')!r:.80}, but its image has {height}x{width} pixels."
         )
     raise VitletError(f"{where} has a segmentation that is neither polygons nor run lengths.")
 

@@ -125,8 +125,9 @@ def average_precision(
         if kind == "segm" and not masks:
             continue
         if not results:
-            numbers |= dict.fromkeys(NAMES[:3], 0.0)
-            per_class = (None,) * len(categories)
+            present = {thing.label for image in images for thing in image.things if not thing.crowd}
+            numbers |= dict.fromkeys(NAMES[:3], 0.0 if present else -1.0)
+            per_class = tuple(0.0 if label in present else None for label in range(len(categories)))
             continue
         evaluation = COCOeval_faster(truth, truth.loadRes([dict(each) for each in results]), kind)
         evaluation.evaluate()

@@ -62,7 +62,7 @@ class Detector:
         """COCO's numbers on a split of the run's own data, or of other data with the same categories."""
         place = data or self.config.data
         splits = open_coco(Path(place))
-        if data is None:
+        if data is None and "train" in splits:
             splits = with_validation(splits, self.config)
         name = split or next(each for each in ("test", "val", "train") if each in splits)
         if name not in splits:

@@ -78,7 +78,10 @@ def prepare_segmentation(config: SegmentConfig, world: World) -> tuple[TransferJ
     config, device = resolved(config)
     if config.batch_size // (world.size * config.grad_accum_steps) < 2:
         raise VitletError("the decoder normalises over a batch: each part of a step needs 2 images or more. Raise -b.")
-    data = with_validation(open_masks(Path(config.data), config.ignore_index), config)
+    data = open_masks(Path(config.data), config.ignore_index)
+    if "train" not in data.splits:
+        raise VitletError(f"{config.data} has no training images; found {', '.join(data.splits)}.")
+    data = with_validation(data, config)
     torch.manual_seed(mix_seed(config.seed))
     opened = open_backbone(config, config.crop_size)
     levels = Levels(opened)
@@ -97,7 +100,7 @@ def prepare_segmentation(config: SegmentConfig, world: World) -> tuple[TransferJ
         objective,
         network,
         device,
-        describe(opened, levels.divisor, data.classes),
+        describe(opened, levels.divisor, data.classes, data.shift),
         (opened.note,) if opened.note else (),
         data.classes,
         "; ".join(f"{name}: {split.note()}" for name, split in data.splits.items()),
@@ -157,7 +160,7 @@ def make_segmenting(
     return Segmenting(config.base, numbers("test_scales", config.test_scales), divisor, fixed, normalize)
 
 
-def describe(opened: Opened, divisor: int, classes: Sequence[str]) -> str:
+def describe(opened: Opened, divisor: int, classes: Sequence[str], shift: int) -> str:
     """What beside the weights and the settings it takes to use the segmenter."""
     mean, std = opened.statistics()
     described = {
@@ -169,6 +172,7 @@ def describe(opened: Opened, divisor: int, classes: Sequence[str]) -> str:
         "mean": mean,
         "std": std,
         "classes": list(classes),
+        "shift": shift,
     }
     return json.dumps(described, indent=2, ensure_ascii=False)
 

@@ -76,12 +76,17 @@ class MaskedData:
         return torch.from_numpy(as_classes(read_mask(pair.mask)[0], self.shift, self.ignore).astype(np.uint8))
 
 
-def open_masks(data: Path, ignore: int) -> MaskedData:
-    """Find the splits, and check every mask."""
+def open_masks(data: Path, ignore: int, *, names: Sequence[str] = (), ade: bool = True) -> MaskedData:
+    """Find the splits, and check every mask.
+
+    Args:
+        data: the folder.
+        ignore: value in the files that does not count.
+        names: of classes, for a folder that does not name its own.
+        ade: whether validation images alone that lie as ADE20K's do are ADE20K's.
+    """
     if not data.is_dir():
         raise VitletError(f"no such folder: {data}. `vitlet segment` needs a folder of images and masks.")
-    ade = (data / "images" / "training").is_dir() and (data / "annotations" / "training").is_dir()
-    shift = int(ade)
     found = {split: pairs for split in SPLITS if (pairs := _pairs(data, SPLITS[split]))}
     if not found:
         folders = _folder(data, IMAGES), _folder(data, MASKS)
@@ -91,9 +96,9 @@ def open_masks(data: Path, ignore: int) -> MaskedData:
                 " masks, or ADE20K's images/training and annotations/training."
             )
         found = {"train": _matched(folders[0], folders[1])}
-    if "train" not in found:
-        raise VitletError(f"{data} has no training images; found {', '.join(found)}.")
-    names = _names(data, ade, ignore)
+    ade = _lies_as_ade(data, "training") or (ade and "train" not in found and _lies_as_ade(data, "validation"))
+    shift = int(ade)
+    names = _names(data, ade, ignore, names)
     splits, largest = {}, -1
     for split, pairs in found.items():
         counts, values = _scanned(pairs, shift, ignore, len(names) or None)
@@ -101,7 +106,7 @@ def open_masks(data: Path, ignore: int) -> MaskedData:
         splits[split] = MaskedSplit(tuple(pairs), counts)
     if largest < 0:
         raise VitletError(f"every pixel of the masks in {data} is ignored: nothing can be learned.")
-    classes = names or tuple(f"class {index}" for index in range(largest + 1))
+    classes = tuple(names) or tuple(f"class {index}" for index in range(largest + 1))
     if len(classes) > IGNORED:
         raise VitletError(f"{data} has {len(classes)} classes; at most {IGNORED} can be told apart.")
     return MaskedData(splits, classes, shift, ignore)
@@ -139,8 +144,12 @@ def _matched(images: Path, masks: Path) -> list[MaskedImage]:
     return [MaskedImage(pictures[stem], found[stem]) for stem in pictures]
 
 
-def _names(data: Path, ade: bool, ignore: int) -> tuple[str, ...]:
-    """Class names of ``classes.txt`` (a line each; the ignored one is no class) or of ADE20K's own list."""
+def _lies_as_ade(data: Path, split: str) -> bool:
+    return (data / "images" / split).is_dir() and (data / "annotations" / split).is_dir()
+
+
+def _names(data: Path, ade: bool, ignore: int, otherwise: Sequence[str]) -> tuple[str, ...]:
+    """Class names of ``classes.txt`` (a line each; the ignored one is no class), of ADE20K's own list, or these."""
     listed = data / "classes.txt"
     if listed.is_file():
         lines = listed.read_text(encoding="utf-8").splitlines()
@@ -152,7 +161,7 @@ def _names(data: Path, ade: bool, ignore: int) -> tuple[str, ...]:
     if ade and official.is_file():
         rows = official.read_text(encoding="utf-8").splitlines()[1:]
         return tuple(row.split("\t")[-1].split(",")[0].strip() for row in rows if row.strip())
-    return tuple(f"class {index}" for index in range(150)) if ade else ()
+    return tuple(otherwise) or (tuple(f"class {index}" for index in range(150)) if ade else ())
 
 
 def read_mask(path: Path) -> tuple[Values, str]:

@@ -28,8 +28,11 @@ from vitlet.transfer.pyramid import Levels
 class Segmenter:
     """The best weights of a run with everything it takes to use them."""
 
-    def __init__(self, network: Network, segmenting: Segmenting, classes: Sequence[str], config: SegmentConfig) -> None:
+    def __init__(
+        self, network: Network, segmenting: Segmenting, classes: Sequence[str], config: SegmentConfig, shift: int
+    ) -> None:
         self.network, self.segmenting, self.classes, self.config = network.eval(), segmenting, list(classes), config
+        self.shift = shift
 
     @staticmethod
     def load(run: Path, *, device: str = "auto") -> Segmenter:
@@ -42,13 +45,14 @@ class Segmenter:
         normalize = Preprocess(config.crop_size, crop_pct=1.0, mean=described["mean"], std=described["std"])
         segmenting = make_segmenting(config, described["divisor"], exported.opened.fixed, normalize)
         network.to(find_device(device))
-        return Segmenter(network, segmenting, described["classes"], config)
+        shift = described.get("shift", 1)  # runs of before do not say
+        return Segmenter(network, segmenting, described["classes"], config, shift)
 
     def evaluate(self, data: str | None = None, *, split: str | None = None) -> tuple[SegmentationScores, str]:
         """Numbers on a split of the run's own data, or of other data with the same classes."""
         place = data or self.config.data
-        found = open_masks(Path(place), self.config.ignore_index)
-        if data is None:
+        found = open_masks(Path(place), self.config.ignore_index, names=self.classes, ade=self.shift == 1)
+        if data is None and "train" in found.splits:
             found = with_validation(found, self.config)
         name = split or next(each for each in ("test", "val", "train") if each in found.splits)
         if name not in found.splits:
