@@ -132,11 +132,20 @@ def test_what_is_refused(server: Server, image: Path) -> None:
         ("POST", "/api/predict?topk=0", good, {}, 400),
         ("POST", "/api/predict?maps=perhaps", good, {}, 400),
         ("POST", "/api/predict?path=/etc/passwd", good, {}, 400),
+        ("POST", "/api/predict?topk=0000000011000", good, {}, 400),
+        ("POST", "/api/predict?topk=" + "9" * 5000, good, {}, 400),
+        ("POST", "/api/predict?" + "&".join(["topk=1"] * 11), good, {}, 400),
+        ("POST", "/api/predict", good, {"Content-Length": "9" * 5000}, 400),
         ("POST", "/elsewhere", good, {}, 404),
+        ("POST", "/", good, {}, 405),
+        ("PUT", "/api/predict", good, {}, 405),
+        ("OPTIONS", "/api/runs", None, {}, 405),
         ("GET", "/api/predict", None, {}, 405),
         ("GET", "/../../../../etc/passwd", None, {}, 404),
         ("GET", "/page.html", None, {}, 404),
-        ("DELETE", "/", None, {}, 501),
+        ("DELETE", "/", None, {}, 405),
+        ("DELETE", "/elsewhere", None, {}, 404),
+        ("BREW", "/", None, {}, 501),
         ("GET", "/", None, {"Host": "evil.example"}, 403),
         ("GET", "/", None, {"Host": f"evil.example:{server.server_port}"}, 403),
         ("POST", "/api/predict", good, {"Origin": "http://evil.example"}, 403),
@@ -149,6 +158,13 @@ def test_what_is_refused(server: Server, image: Path) -> None:
         status, answer, _ = ask(server, method, path, body, headers)
         assert status == wanted, (method, path, headers, answer)
         assert wanted == 200 or len(answer["error"]) > 5
+    head = f"HEAD /healthz HTTP/1.1\r\nHost: {here}\r\n\r\n".encode()
+    last = f"GET {{}} HTTP/1.1\r\nHost: {here}\r\nConnection: close\r\n\r\n"
+    assert raw(server, last.format("http://[").encode()).startswith(b"HTTP/1.1 400")
+    answers = raw(server, head + last.format("/healthz").encode()).split(b"\r\n\r\n")  # an answer to HEAD has no body
+    assert [answer.split(b"\r\n")[0][:12] for answer in answers[:2]] == [b"HTTP/1.1 405", b"HTTP/1.1 200"]
+    assert b"Allow: GET" in answers[0]
+    assert answers[2] == b'{"status": "ok"}'
 
 
 def raw(server: Server, sent: bytes) -> bytes:

@@ -43,6 +43,12 @@ PAGE = {
     "/page.js": ("page.js", "text/javascript"),
 }
 POST_ROUTE = "/api/predict"
+ROUTES = {POST_ROUTE: "POST", **dict.fromkeys((*PAGE, "/api/runs", "/openapi.json", "/healthz"), "GET")}
+"""Every address, and the one method that it takes."""
+
+LONGEST_NUMBER = 18
+"""Digits of a Content-Length; beyond it nothing can be meant."""
+
 DRAINED_BYTES = 64 * 2**20
 """Of an upload that was refused: read and dropped, so that its sender gets to read why."""
 
@@ -50,9 +56,9 @@ DRAINED_BYTES = 64 * 2**20
 class RefusedError(Exception):
     """An answer that is an error, with its HTTP status."""
 
-    def __init__(self, status: HTTPStatus | int, sentence: str) -> None:
+    def __init__(self, status: HTTPStatus | int, sentence: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(sentence)
-        self.status = int(status)
+        self.status, self.headers = int(status), headers
 
 
 class DeadlineReader(io.RawIOBase):
@@ -102,22 +108,18 @@ class Handler(BaseHTTPRequestHandler):
         return super().parse_request()
 
     def do_GET(self) -> None:
-        """The page and what is served."""
-        self._answer({"GET": self._get})
-
-    def do_POST(self) -> None:
-        """An image."""
-        self._answer({"POST": self._post})
-
-    def _answer(self, methods: Mapping[str, Any]) -> None:
+        """The page, what is served, the answer on an image; or why there is none."""
         try:
             self._check_sender()
-            address = urlsplit(self.path)
-            if address.path == POST_ROUTE and self.command != "POST":
-                raise RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, f"{POST_ROUTE} takes POST with an image's bytes.")
-            methods[self.command](address.path, address.query)
+            path, query = _address(self.path)
+            if path not in ROUTES:
+                raise RefusedError(HTTPStatus.NOT_FOUND, "there is nothing here; /openapi.json says what there is.")
+            if self.command != ROUTES[path]:
+                what = "POST with an image's bytes" if path == POST_ROUTE else "GET"
+                raise RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, f"{path} takes {what}.", {"Allow": ROUTES[path]})
+            self._answer(path, query)
         except RefusedError as problem:
-            self._fail(problem.status, str(problem))
+            self._fail(problem.status, str(problem), problem.headers)
         except RefusedImageError as problem:
             self._fail(problem.status, str(problem))
         except BusyError as problem:
@@ -127,6 +129,8 @@ class Handler(BaseHTTPRequestHandler):
         except Exception as problem:  # ours to repair: the visitor is told no more than that
             print(f"vitlet serve: {type(problem).__name__}: {first_line(problem)}", file=sys.stderr, flush=True)
             self._fail(HTTPStatus.INTERNAL_SERVER_ERROR, "the server failed; its terminal says why.")
+
+    do_POST = do_HEAD = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_GET  # noqa: N815
 
     def _check_sender(self) -> None:
         """Only this machine's own pages and programs."""
@@ -139,7 +143,7 @@ class Handler(BaseHTTPRequestHandler):
         if foreign or (site in ("cross-site", "same-site") and self.path.startswith("/api")):
             raise RefusedError(HTTPStatus.FORBIDDEN, "requests from pages of other sites are refused.")
 
-    def _get(self, path: str, query: str) -> None:
+    def _answer(self, path: str, query: str) -> None:
         if path in PAGE:
             name, kind = PAGE[path]
             content = (files("vitlet.serving") / name).read_bytes()
@@ -151,20 +155,16 @@ class Handler(BaseHTTPRequestHandler):
         elif path == "/healthz":
             self._send_json({"status": "ok"})
         else:
-            raise RefusedError(HTTPStatus.NOT_FOUND, "there is nothing here; /openapi.json says what there is.")
-
-    def _post(self, path: str, query: str) -> None:
-        if path != POST_ROUTE:
-            raise RefusedError(HTTPStatus.NOT_FOUND, f"images go to {POST_ROUTE}.")
-        wanted = _query(query)
-        self._send_json(self.server.service.answer(self._body(), **wanted))
+            wanted = _query(query)
+            self._send_json(self.server.service.answer(self._body(), **wanted))
 
     def _body(self) -> bytes:
         length = self.headers.get("Content-Length", "")
         if self.headers.get("Transfer-Encoding") or not length:
             raise RefusedError(HTTPStatus.LENGTH_REQUIRED, "say the length of the image (Content-Length).")
-        if not (length.isascii() and length.isdigit() and len(self.headers.get_all("Content-Length") or []) == 1):
-            raise RefusedError(HTTPStatus.BAD_REQUEST, "Content-Length is not a number.")
+        alone = len(self.headers.get_all("Content-Length") or []) == 1
+        if not (alone and length.isascii() and length.isdigit() and len(length) <= LONGEST_NUMBER):
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "Content-Length is not a number of bytes.")
         most = self.server.limits.upload_bytes
         if int(length) > most:
             raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the file is larger than {most:,} bytes.")
@@ -179,11 +179,11 @@ class Handler(BaseHTTPRequestHandler):
     def _send_json(self, values: Mapping[str, Any]) -> None:
         self._send(HTTPStatus.OK, json.dumps(values, ensure_ascii=False).encode(), "application/json")
 
-    def _fail(self, status: int, sentence: str) -> None:
+    def _fail(self, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> None:
         """An error as JSON; a body that was not read ends the connection."""
         unread = self._unread()
         body = json.dumps({"error": sentence}, ensure_ascii=False).encode()
-        self._send(status, body, "application/json")
+        self._send(status, body, "application/json", headers)
         if unread:
             self._drain()
 
@@ -202,12 +202,12 @@ class Handler(BaseHTTPRequestHandler):
                 return
             left -= len(dropped)
 
-    def _send(self, status: int, content: bytes, kind: str) -> None:
+    def _send(self, status: int, content: bytes, kind: str, headers: Mapping[str, str] | None = None) -> None:
         self.connection.settimeout(self.server.limits.write_seconds)
         announced = getattr(self, "headers", None) is not None and self._unread()
         self.close_connection = self.close_connection or self.server.stopping or announced
         self.send_response(status)
-        for name, value in HEADERS.items():
+        for name, value in {**HEADERS, **(headers or {})}.items():
             self.send_header(name, value)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
@@ -216,7 +216,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
-        self.wfile.write(content)
+        if self.command != "HEAD":  # whose answer ends here
+            self.wfile.write(content)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What the library itself refuses, in our form."""
@@ -316,12 +317,26 @@ def _hang_up(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RD)
 
 
+def _address(text: str) -> tuple[str, str]:
+    """Path and query of what was asked for."""
+    try:
+        address = urlsplit(text)
+    except ValueError:
+        raise RefusedError(HTTPStatus.BAD_REQUEST, "the address is not understood.") from None
+    return address.path, address.query
+
+
 def _query(text: str) -> dict[str, Any]:
     """``topk`` and ``maps`` of an address."""
     wanted: dict[str, Any] = {"topk": 5, "maps": False}
-    for name, value in parse_qsl(text, keep_blank_values=True, max_num_fields=10):
-        if name == "topk" and value.isascii() and value.isdigit() and 1 <= int(value[:9]) <= MOST_CLASSES:
-            wanted["topk"] = int(value)
+    try:
+        fields = parse_qsl(text, keep_blank_values=True, max_num_fields=10)
+    except ValueError:
+        raise RefusedError(HTTPStatus.BAD_REQUEST, "there are more than 10 fields behind the address.") from None
+    for name, value in fields:
+        number = int(value) if value.isascii() and value.isdigit() and len(value) <= len(str(MOST_CLASSES)) else 0
+        if name == "topk" and 1 <= number <= MOST_CLASSES:
+            wanted["topk"] = number
         elif name == "maps" and value in ("true", "1", "false", "0"):
             wanted["maps"] = value in ("true", "1")
         else:
