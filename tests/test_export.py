@@ -182,6 +182,24 @@ def test_hostile_and_damaged_exports(
         ({"model_args": {"checkpoint_path": "/x"}}, "cannot hold 'checkpoint_path'"),
         ({"label_names": ["one", "two"]}, "cannot load the network"),
         ({"sha256": {"../../absent": "0"}}, "absent is missing"),
+        ({"temperature": 0}, "temperature is 0.0; it needs to be more than 0"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"temperature": float("inf")}, "temperature is inf"),
+        ({"temperature": 10**400}, "not the manifest of an export"),
+        *(
+            ({"preprocessing": {**manifest["preprocessing"], **change}}, sentence)
+            for change, sentence in (
+                ({"crop_pct": 0}, "crop_pct is 0; it needs to be more than 0 and at most 1"),
+                ({"crop_pct": "all"}, "crop_pct is 'all'"),
+                ({"input_size": [3, 16]}, r"input_size is \[3, 16\]; it needs to be channels, height and width"),
+                ({"input_size": [3, 16, 0]}, r"input_size is \[3, 16, 0\]"),
+                ({"input_size": [3, 16, 16.5]}, r"input_size is \[3, 16, 16.5\]"),
+                ({"input_size": [3, 15, 16]}, "cannot load the network"),
+                ({"mean": [0.5]}, r"mean is \[0.5\]; it needs a number for each of 3 channels"),
+                ({"std": [0.5, 0.5, "x"]}, "std is .*; it needs a number for each of 3 channels"),
+                ({"std": [0.5, 0.5, 0]}, "std is .*; it needs to be more than 0"),
+            )
+        ),
     ):
         (folder / "vitlet.json").write_text(json.dumps({**manifest, **change}))
         with pytest.raises(VitletError, match=sentence):
@@ -220,6 +238,17 @@ def test_every_kind_of_network_to_every_program(
         same_answers(run, run / "export" / form, image)
         assert main(["predict", str(run / "export" / form), str(shared_folder / "test"), "--json"]) == 0
         assert len(json.loads(capsys.readouterr().out)) == 12
+
+
+@pytest.mark.heavy
+@extras
+@pytest.mark.parametrize("form", ["onnx", "openvino"])
+def test_as_many_names_as_logits(form: Format, small_runs: list[Path], tmp_path: Path) -> None:
+    folder, _ = export_run(small_runs[0], form, tmp_path / "export")
+    manifest = json.loads((folder / "vitlet.json").read_text())
+    (folder / "vitlet.json").write_text(json.dumps({**manifest, "label_names": ["one", "two"]}))
+    with pytest.raises(VitletError, match=r"it has 3 logits, and vitlet.json names 2 classes"):
+        Predictor.load(folder)
 
 
 @pytest.mark.heavy

@@ -120,6 +120,7 @@ def test_command(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "expected"),
     [
         (["recipes", "drloc_table44"], "Did you mean"),
+        (["recipes", "drloc_table10_cascade", "--scale", "small"], "drloc_table10_cascade has no small size"),
         (["train", "--recipe", "drloc_table4"], "is a table: add a row"),
         (["train", "--recipe", "relvit_training/cifar10/vit_s/pretrained"], "vitlet pretrain --recipe"),
         (["pretrain", "--recipe", "drloc_table4/cifar10/swin_t/drloc"], "has no pre-training"),

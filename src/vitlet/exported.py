@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import torch
 from safetensors.torch import load_file
 from torch import nn
 
@@ -102,8 +104,8 @@ def read_export(folder: Path) -> Exported:
             dict(found["preprocessing"]),
             float(found["temperature"]),
         )
-        about.preprocess  # noqa: B018  says what is missing
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        _check(about)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as problem:
         raise VitletError(f"{file} is not the manifest of an export: {first_line(problem)}.") from problem
     for name, expected in sums.items():
         path = folder / Path(name).name  # a name, never a way out of the folder
@@ -113,23 +115,56 @@ def read_export(folder: Path) -> Exported:
     return about
 
 
+def _check(about: Exported) -> None:
+    """Refuse values with which no image could be prepared and no probability computed."""
+    own = about.settings
+    size, crop, mean, std = own["input_size"], own["crop_pct"], own["mean"], own["std"]
+    if not isinstance(size, list) or len(size) != 3 or not all(type(side) is int and side > 0 for side in size):
+        raise ValueError(f"input_size is {size!r}; it needs to be channels, height and width")
+    for name, values in (("mean", mean), ("std", std)):
+        if not isinstance(values, list) or len(values) != size[0] or not all(map(_is_number, values)):
+            raise ValueError(f"{name} is {values!r}; it needs a number for each of {size[0]} channels")
+    if min(std) <= 0:
+        raise ValueError(f"std is {std!r}; it needs to be more than 0")
+    if not _is_number(crop) or not 0 < crop <= 1:
+        raise ValueError(f"crop_pct is {crop!r}; it needs to be more than 0 and at most 1")
+    if not 0 < about.temperature < math.inf:
+        raise ValueError(f"temperature is {about.temperature!r}; it needs to be more than 0")
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < 1e30  # as float32 it has to be finite
+
+
 def load_network(folder: Path, about: Exported) -> nn.Module:
-    """The network of an export, which answers with logits and embeddings."""
+    """The network of an export, which answers with logits and embeddings; asked once, for as many logits as names."""
     file = folder / READ[about.format]
     if not file.is_file():
         raise VitletError(f"{file} is missing: the export is damaged. Export the run again.")
     try:
-        if about.format == "onnx":
-            return OnnxNetwork(file)
-        if about.format == "openvino":
-            return OpenVinoNetwork(file, about.dtype)
-        model = rebuild(about.architecture, about.arguments, classes=len(about.classes))
-        model.load_state_dict(load_file(file))
-        return TorchNetwork(model, about.dtype if about.format == "torch" else "float32")
+        network = _open_network(file, about).eval()
+        with torch.inference_mode():
+            logits = network(torch.zeros(1, *about.settings["input_size"]))[0].shape[-1]
     except VitletError:
         raise
     except Exception as problem:  # damaged files fail in many ways
         raise VitletError(f"cannot load the network in {folder}: {first_line(problem)}.") from problem
+    if logits != len(about.classes):
+        raise VitletError(
+            f"cannot load the network in {folder}: it has {logits} logits, and {MANIFEST} names {len(about.classes)}"
+            " classes. Export the run again."
+        )
+    return network
+
+
+def _open_network(file: Path, about: Exported) -> nn.Module:
+    if about.format == "onnx":
+        return OnnxNetwork(file)
+    if about.format == "openvino":
+        return OpenVinoNetwork(file, about.dtype)
+    model = rebuild(about.architecture, about.arguments, classes=len(about.classes))
+    model.load_state_dict(load_file(file))
+    return TorchNetwork(model, about.dtype if about.format == "torch" else "float32")
 
 
 def checksum(path: Path) -> str:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from vitlet.errors import VitletError
 from vitlet.flags import Parser
 
 
@@ -23,6 +24,8 @@ def run(words: list[str]) -> int:
 
     transfer: dict[str, Any] = {**DETECTION, **SEGMENTATION}
     if chosen.name in transfer:
+        if chosen.scale != "full":
+            raise VitletError(f"{chosen.name} has no small size; leave out --scale {chosen.scale}.")
         return _show_transfer(chosen.name, transfer[chosen.name], chosen.json)
     if chosen.name is None or chosen.name in TABLES:
         rows = list(all_recipes().values()) if chosen.name is None else recipes_of(chosen.name)
