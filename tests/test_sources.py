@@ -18,7 +18,7 @@ from PIL import Image
 from conftest import write_digits
 from vitlet.data import trees
 from vitlet.data.images import Arrays, Dataset, ImageSet
-from vitlet.data.sources import Request, load_dataset
+from vitlet.data.sources import Request, load_dataset, load_unlabelled, open_dataset
 from vitlet.data.splits import fold, hold_out, keep
 from vitlet.errors import VitletError
 
@@ -139,7 +139,8 @@ def listed(root: Path, *, numbers: bool) -> list[dict[str, object]]:
         for place, file in enumerate(sorted(folder.iterdir())):
             split = "test" if place == 7 else "train"
             path = file.relative_to(root.parent).as_posix()
-            rows.append({"path": path, "label": label if numbers else folder.name, "split": split, "site": place % 4})
+            site = 9 if split == "test" else place % 4
+            rows.append({"path": path, "label": label if numbers else folder.name, "split": split, "site": site})
     return rows
 
 
@@ -160,6 +161,8 @@ def test_tables(suffix: str, numbers: bool, folder: Path) -> None:
         ({"path": "/etc/passwd"}, "leads out of"),
         ({"path": "data/absent.png"}, "no such image file"),
         ({"split": "tset"}, "unknown split 'tset'"),
+        ({"label": " "}, "the label is empty"),
+        ({"path": "data/digit 0/000.png"}, "as line 2 does; an image needs one label"),
     ],
 )
 def test_wrong_rows_are_named_by_line(change: dict[str, object], sentence: str, folder: Path) -> None:
@@ -168,6 +171,27 @@ def test_wrong_rows_are_named_by_line(change: dict[str, object], sentence: str, 
     table = write_table(folder.parent / "list.csv", rows)
     with pytest.raises(VitletError, match=f"line 4: .*{sentence}"):
         load(table)
+
+
+def test_tables_are_read_as_people_write_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        {"Path": folder.parent / str(row["path"]), "Class": f" {row['label']} ", "Split": str(row["split"]).title()}
+        for row in listed(folder, numbers=False)
+    ]
+    write_table(folder.parent / "list.csv", rows)
+    monkeypatch.chdir(folder.parent)  # absolute paths in a table whose own path is relative
+    dataset = load("list.csv", val_fraction=0.2)
+    assert dataset.classes == ("digit 0", "digit 1", "digit 2")
+    assert {name: len(images) for name, images in dataset.splits().items()} == {"train": 18, "val": 3, "test": 3}
+    assert keys(dataset.test)[0] == "data/digit 0/007.png"
+
+
+def test_a_table_to_measure_on_needs_no_training_images(folder: Path) -> None:
+    rows = [row | {"label": 7} for row in listed(folder, numbers=True) if row["split"] == "test"]
+    table = write_table(folder.parent / "list.csv", rows)
+    dataset = open_dataset(str(table), fewest_classes=1)
+    assert dataset.classes == ("7",)
+    assert len(dataset.splits()["test"]) == 3
 
 
 def test_wrong_tables(folder: Path) -> None:
@@ -246,6 +270,106 @@ def test_hugging_face_folder(folder: Path, tmp_path: Path) -> None:
     table.remove_columns("kind").save_to_disk(str(tmp_path / "bare"))
     with pytest.raises(VitletError, match="needs an Image and a ClassLabel"):
         load(tmp_path / "bare")
+
+
+def make_tree(root: Path, *paths: str) -> Path:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(png())
+    return root
+
+
+def two_of(*folders: str) -> list[str]:
+    return [f"{folder}/{number}.png" for folder in folders for number in range(2)]
+
+
+def test_splits_are_known_in_any_case(tmp_path: Path) -> None:
+    dataset = load(make_tree(tmp_path, *two_of("Train/a", "Train/b", "TEST/a", "Validation/b")))
+    assert dataset.classes == ("a", "b")
+    assert {name: len(images) for name, images in dataset.splits().items()} == {"train": 4, "val": 2, "test": 2}
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    assert load(make_tree(tmp_path, *two_of("bus", "car", "train"))).classes == ("bus", "car", "train")
+
+
+def test_folders_beside_splits_are_left_out_and_counted(tmp_path: Path) -> None:
+    dataset = load(make_tree(tmp_path, *two_of("train/a", "train/b", "test/a", "pictures/x")))
+    assert dataset.classes == ("a", "b")
+    assert "neither train, val nor test: 2" in dataset.note
+
+
+@pytest.mark.parametrize(
+    ("folders", "sentence"),
+    [
+        (["val/a", "val/b", "test/a"], "test and val and no training images"),
+        (["train/a", "train/b", "dev/a"], "holds train beside dev: are these splits or classes"),
+        (["train/steam", "train/diesel", "bus", "car"], "holds train beside bus, car"),
+        (["data/train/a", "data/train/b", "data/test/a", "docs"], "Give .*data as DATA"),
+    ],
+)
+def test_folders_that_could_be_either_are_refused(folders: list[str], sentence: str, tmp_path: Path) -> None:
+    make_tree(tmp_path, *two_of(*folders))
+    with pytest.raises(VitletError, match=sentence):
+        load(tmp_path)
+    with pytest.raises(VitletError, match=sentence):
+        load_unlabelled(Request(str(tmp_path)))
+
+
+def test_archives_as_people_make_them(shared_folder: Path, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "dot.tar", "w") as opened:
+        opened.add(shared_folder, arcname=".")
+    with zipfile.ZipFile(tmp_path / "dot.zip", "w") as opened:
+        for path in sorted(shared_folder.rglob("*.png")):
+            member = zipfile.ZipInfo(f"./{path.relative_to(shared_folder).as_posix()}")
+            opened.writestr(member, path.read_bytes())
+    plain = load(shared_folder)
+    for name in ("dot.tar", "dot.zip"):
+        packed = load(tmp_path / name)
+        assert (packed.classes, keys(packed.train)) == (plain.classes, keys(plain.train))
+        assert torch.equal(packed.train.image(0, 3), plain.train.image(0, 3))
+
+
+def test_links_that_lead_up_are_not_followed_round(tmp_path: Path) -> None:
+    make_tree(tmp_path, *two_of("a", "b"))
+    (tmp_path / "a/up").symlink_to(tmp_path)
+    assert len(load(tmp_path, val_fraction=0).train) == 4
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_pretraining_meets_no_image_that_a_training_holds_out(wrapped: bool, folder: Path, tmp_path: Path) -> None:
+    if wrapped:
+        for file in sorted(folder.rglob("007.png")):
+            target = folder / "test" / file.parent.name / file.name
+            target.parent.mkdir(parents=True)
+            file.rename(target)
+        (folder / "train").mkdir()
+        for each in list(folder.glob("digit *")):
+            each.rename(folder / "train" / each.name)
+        data = pack_zip(folder, tmp_path / "data.zip", "photographs/")
+    else:
+        (folder / "logo.png").write_bytes(png())
+        data = folder
+    labelled, unlabelled = load(data), load_unlabelled(Request(str(data)))
+    learned = {key.removeprefix("0/") for key in keys(unlabelled.train)}
+    held = {*keys(labelled.val), *(keys(labelled.test) if labelled.test is not None else [])}
+    assert not learned & held
+    assert learned >= set(keys(labelled.train))
+    assert len(learned) == len(labelled.train) + (not wrapped)  # the loose picture joins
+
+
+def test_hub_labels_that_are_secret(folder: Path, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="the extra hub is not installed")
+    files = [str(file) for file in sorted(folder.rglob("*.png"))]
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])})
+    parts = {
+        "train": datasets.Dataset.from_dict({"image": files[:8], "label": [0, 1] * 4}, features=features),
+        "test": datasets.Dataset.from_dict({"image": files[8:10], "label": [-1, -1]}, features=features),
+    }
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "saved"))
+    dataset = load(tmp_path / "saved")
+    assert dataset.test is None
+    assert "the test images are left out: 2 of 2 have no label" in dataset.note
 
 
 def test_hidden_and_foreign_files_are_passed_over(folder: Path) -> None:
@@ -347,6 +471,30 @@ def test_wrong_groups(folder: Path) -> None:
     for pattern, sentence in [("(", "not a regular expression"), ("zebra", "finds nothing in"), ("digit", "one group")]:
         with pytest.raises(VitletError, match=sentence):
             load(folder, group_by=pattern)
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_groups_on_both_sides_of_given_splits_are_refused(split: str, folder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "split"
+    for side, place in (("train", 0), (split, 4)):
+        for number, file in enumerate(sorted(folder.rglob(f"{place:03d}.png"))):
+            target = root / side / file.parent.name / f"site{number}_{side}.png"
+            target.parent.mkdir(parents=True)
+            target.write_bytes(file.read_bytes())
+    whole = {"val": "validation", "test": "test"}[split]
+    with pytest.raises(VitletError, match=f"group '0' has training and {whole} images"):
+        load(root, group_by=r"site(\d)")
+    for number, file in enumerate(sorted((root / split).rglob("*.png"))):
+        file.rename(file.with_name(f"site{number + 5}.png"))
+    assert len(load(root, group_by=r"site(\d)", val_fraction=0).splits()[split]) == 3
+
+
+@pytest.mark.parametrize("groups", [2, 4, 5])
+def test_of_few_large_groups_one_is_held_out(groups: int) -> None:
+    images = Arrays(torch.zeros(20, 1, 2, 2, dtype=torch.uint8), (0, 1) * 10)
+    names = [str(index // 2 % groups) for index in range(20)]
+    _, held = hold_out(images, 0.1, 0, groups=names)
+    assert len({names[index] for index in held.indices}) == 1
 
 
 def test_one_class_of_one_image_stays_in_training() -> None:

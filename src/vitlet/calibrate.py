@@ -6,6 +6,7 @@ cross-entropy. It changes no guess, only how sure each is.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass
@@ -15,6 +16,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitlet.data.images import ImageSet, Subset
 from vitlet.errors import VitletError
 from vitlet.exported import checksum, is_export
 from vitlet.files import sync
@@ -58,25 +60,36 @@ class Calibrated:
         return asdict(self)
 
 
-def calibrate(run: Path, data: str | None = None, *, device: str = "auto") -> Calibrated:
+def calibrate(run: Path, data: str | None = None, *, data_dir: str | None = None, device: str = "auto") -> Calibrated:
     """Fit the temperature of a run on its validation images, or on other labelled ones, and keep it in the run."""
     if is_export(run):
         raise VitletError(f"{run} is an export: calibrate the run that it was made from, then export it again.")
     predictor = Predictor.load(run, device=device)
-    images, what = predictor.images(data, split=None if data else "val")
+    images, what = predictor.images(data, split="val", data_dir=data_dir)
     logits, labels = predictor.logits(images)
     temperature = fit_temperature(logits, labels)
     fitted = _measure(what, logits, labels, temperature)
     tested = None
     try:
         unseen, named = predictor.images(split="test")
-        tested = _measure(named, *predictor.logits(unseen), temperature)
+        left = _not_among(unseen, images)
+        tested = _measure(named, *predictor.logits(left), temperature) if len(left) else None
     except VitletError:  # no test images at hand; what they would have shown is left open
         pass
     found = Calibrated(temperature, fitted, tested)
     weights = weights_folder(run) / "model.safetensors"
     _write(run / FILE, {**found.to_dict(), "weights_sha256": checksum(weights)})
     return found
+
+
+def _not_among(images: ImageSet, others: ImageSet) -> ImageSet:
+    """The images whose very bytes are not among the others."""
+
+    def prints(some: ImageSet) -> list[bytes]:
+        return [hashlib.blake2b(some.content(index), digest_size=16).digest() for index in range(len(some))]
+
+    known = set(prints(others))
+    return Subset(images, tuple(index for index, each in enumerate(prints(images)) if each not in known))
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:

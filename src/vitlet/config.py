@@ -42,6 +42,9 @@ _PLAIN = {
     "cutmix": 0.0,
 }
 
+PRESET = frozenset(_PLAIN).union(*AUGMENTATIONS.values())
+"""The settings that a preset fills in."""
+
 TERM_OPTIONS = {
     "schedule": Option(
         Literal["constant", "ramp"] | None, None, "of the weight; ramp: up from 0, then down to 0 (default: by preset)"
@@ -352,6 +355,10 @@ def _check(config: RunConfig) -> None:
     for name in ("scale", "crop_pct", "lr", "lr_base", "fraction"):
         if getattr(config, name) == 0:
             raise VitletError(f"{name} is 0; it needs to be more.")
+    if config.val_fraction == 1:
+        raise VitletError("val_fraction is 1, which leaves nothing to train on; it needs to be below 1.")
+    if config.fold != 1 and config.folds is None:
+        raise VitletError(f"fold is {config.fold}, but folds is not given: into how many parts? Add --folds 5.")
     if config.warmup_epochs is not None and config.warmup_epochs >= config.epochs:
         raise VitletError(f"warmup_epochs is {config.warmup_epochs:g}; it needs to be below epochs ({config.epochs}).")
     if config.batch_size % config.grad_accum_steps:

@@ -27,7 +27,7 @@ from vitlet.objective import Outcome
 from vitlet.prepare import make_autocast, prepare
 from vitlet.progress import Reporter
 from vitlet.result import Numbers, RunResult, finish, finished, score
-from vitlet.runs import Config, RunFolder, read_config, resumed
+from vitlet.runs import Config, RunFolder, find_unfinished, read_config, resumed
 from vitlet.state import Means, State
 from vitlet.trackers import open_trackers, require_trackers
 
@@ -81,9 +81,12 @@ def _train(
     if config.resume is not None:
         asked = config
         config = world.by_first(lambda: resumed(asked, _given(asked)))
-        if config.resume is not None and (end := finished(Path(config.resume), kind)) is not None:
+        if config.resume not in (None, "auto") and (end := finished(Path(config.resume), kind)) is not None:
             return end
     job, batches = make(replace(config, device=local_device(config.device, world)), world)
+    if config.resume == "auto":
+        found = world.by_first(lambda: find_unfinished(job.config))
+        config = replace(config, resume=None if found is None else str(found))
     folders: list[RunFolder] = []
 
     def open_folder() -> Path:
@@ -350,6 +353,7 @@ class Trainer:
             "epoch": self.state.epoch,
             "images": self.job.images,
             "classes": list(self.job.classes),
+            "fingerprints": dict(self.job.fingerprints),
             "processes": self.world.size,
             "config": self.config.to_dict(),
         }
@@ -368,6 +372,12 @@ class Trainer:
         ):
             if had != has:
                 raise VitletError(f"cannot continue {checkpoint.path}: its {name} were {had}, the data now has {has}.")
+        for split, had in checkpoint.about.get("fingerprints", {}).items():
+            if self.job.fingerprints.get(split) != had:
+                raise VitletError(
+                    f"cannot continue {checkpoint.path}: its {split} images are not those that it began with. Files"
+                    " were added, removed or renamed; undo that, or start another run."
+                )
         self.state.read(checkpoint, self.world)
         self.saved = checkpoint.path.name
         place = f"epoch {self.state.epoch + 1}, step {self.state.step + 1}"

@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 import yaml
 
-from vitlet.config import TERM_OPTIONS, RunConfig
+from vitlet.config import PRESET, TERM_OPTIONS, RunConfig
 from vitlet.errors import VitletError, nearest
 from vitlet.tasks import TASKS
 from vitlet.tasks.declared import Option, declared_options, declared_weight, require_task
@@ -100,6 +100,10 @@ def run_settings(namespace: argparse.Namespace) -> dict[str, Any]:
         weights = {**(weights or {}), name: weight or declared_weight(name)}
     if weights is not None:
         values["task"] = weights
+    if "aug" in given and given["aug"] != values.get("aug", given["aug"]):
+        values = {key: value for key, value in values.items() if key not in PRESET}  # a run's file holds its preset's
+    if "data" in given and given["data"] != values.get("data", given["data"]):
+        values.pop("num_classes", None)  # of the other data
     if "model_kwargs" in given:
         given["model_kwargs"] = {**(values.get("model_kwargs") or {}), **_pairs(given["model_kwargs"])}
     for key, value in given.items():

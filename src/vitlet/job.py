@@ -80,6 +80,11 @@ class Job(Protocol):
         ...
 
     @property
+    def fingerprints(self) -> Mapping[str, str]:
+        """By split, what tells its choice of images from another; splits of which that is not known are left out."""
+        ...
+
+    @property
     def data_note(self) -> str:
         """What the data is, in a sentence."""
         ...

@@ -15,10 +15,11 @@ from vitlet.config import RunConfig
 from vitlet.data.decode import read_image
 from vitlet.data.images import ImageSet
 from vitlet.data.loading import EvaluationSet, evaluation_loader
+from vitlet.data.named import OFFICIAL
 from vitlet.data.preprocess import Preprocess
 from vitlet.data.sources import load_dataset, open_dataset
-from vitlet.data.splits import pick_names
-from vitlet.data.store import Fit, Lazy
+from vitlet.data.splits import fingerprint, pick_names
+from vitlet.data.store import Fit, Lazy, Storing, readable
 from vitlet.errors import VitletError, first_line
 from vitlet.evaluate import Scores, evaluate
 from vitlet.exported import is_export, load_network, read_export
@@ -99,19 +100,39 @@ class Predictor:
         )
 
     def evaluate(
-        self, data: str | None = None, *, split: str | None = None, batch_size: int = 128, workers: int = 0
+        self,
+        data: str | None = None,
+        *,
+        split: str | None = None,
+        data_dir: str | None = None,
+        batch_size: int = 128,
+        workers: int = 0,
     ) -> tuple[Scores, str]:
         """Scores on a folder of class folders, or on a split of the run's own data; and what that was."""
-        images, what = self.images(data, split=split)
+        images, what = self.images(data, split=split, data_dir=data_dir)
         fitted = Lazy(images, True, Fit(self.preprocess))
         dataset = EvaluationSet(fitted, self.preprocess, channels=self.config.in_chans)
         loader = evaluation_loader(dataset, batch_size=batch_size, workers=workers, device=str(self.device))
         classes = len(self.classes)
         return evaluate(self.model, loader, classes=classes, device=self.device, autocast=nullcontext), what
 
-    def images(self, data: str | None = None, *, split: str | None = None) -> tuple[ImageSet, str]:
-        """Images of a source, or of a split of the run's own data, labelled by this network's classes."""
-        return self._other(data) if data is not None else self._own_split(split)
+    def images(
+        self, data: str | None = None, *, split: str | None = None, data_dir: str | None = None
+    ) -> tuple[ImageSet, str]:
+        """Images labelled by this network's classes, and what they are.
+
+        Args:
+            data: a source (default: the run's own).
+            split: which of its images (default: test, else val, else all).
+            data_dir: of a source that is a table or has a name.
+        """
+        return self._own_split(split) if data is None else self._other(data, split, data_dir)
+
+    def _readable(self, images: ImageSet) -> ImageSet:
+        """What can be read of them, if the run was told to be content with that."""
+        if not self.config.skip_unreadable:
+            return images
+        return readable(images, Storing(self.config.in_chans, skip_unreadable=True))[0]
 
     @torch.inference_mode()
     def logits(self, images: ImageSet, *, batch_size: int = 128) -> tuple[Tensor, Tensor]:
@@ -122,12 +143,18 @@ class Predictor:
         found = [(self.model(batch.to(self.device)).float().cpu(), labels) for batch, labels in loader]
         return torch.cat([logits for logits, _ in found]), torch.cat([labels for _, labels in found])
 
-    def _other(self, data: str) -> tuple[ImageSet, str]:
-        """The test images of a source, or all of them where it has no splits; classes are matched by name."""
-        dataset = open_dataset(data, data_dir=self.config.data_dir, fewest_classes=1)
-        split = "test" if dataset.test is not None else "val" if dataset.val is not None else "train"
-        images = pick_names(dataset.splits()[split], dataset.classes, self.classes, source=data)
-        return images, data if split == "train" else f"{data} ({split})"
+    def _other(self, data: str, split: str | None, data_dir: str | None) -> tuple[ImageSet, str]:
+        """Images of a source: those of a split, or all where it has no splits; classes are matched by name."""
+        if data_dir is None and data in OFFICIAL:
+            data_dir = self.config.data_dir
+        dataset = open_dataset(data, data_dir=data_dir, fewest_classes=1)
+        found = dataset.splits()
+        name = next(each for each in (split, "test", "val", "train") if each in found)
+        images = self._readable(pick_names(found[name], dataset.classes, self.classes, source=data))
+        if name != "train":
+            return images, f"{data} ({name})"
+        own = Path(data).exists() and Path(self.config.data).exists() and Path(data).samefile(self.config.data)
+        return images, f"{data} (all images, those that the run learned from among them)" if own else data
 
     def _own_split(self, split: str | None) -> tuple[ImageSet, str]:
         config = self.config
@@ -138,7 +165,10 @@ class Predictor:
         images = dataset.test if name == "test" else dataset.val
         if images is None:
             raise VitletError(f"the data of this run ({config.data}) has no {name} images. Give a folder as DATA.")
-        return images, f"{config.data} ({name})"
+        images = self._readable(pick_names(images, dataset.classes, self.classes, source=config.data))
+        changed = self.source is not None and _changed(self.source, name, images)
+        note = "; not the images that the run had: files were added, removed or renamed since" if changed else ""
+        return images, f"{config.data} ({name}{note})"
 
     @torch.inference_mode()
     def __call__(self, batch: Tensor) -> tuple[Tensor, Tensor]:
@@ -155,6 +185,15 @@ class Predictor:
             probabilities, _ = self(self.preprocess(image)[None])
             answers.append({"image": str(path), "classes": most_likely(probabilities[0], self.classes, topk)})
         return answers
+
+
+def _changed(run: Path, split: str, images: ImageSet) -> bool:
+    """Whether these are not the images that a finished run had."""
+    try:
+        had = json.loads((run / "result.json").read_text(encoding="utf-8"))["fingerprints"][split]
+    except (OSError, ValueError, KeyError):  # not finished, or of an older version
+        return False
+    return bool(had != fingerprint(images))
 
 
 def check_topk(topk: int) -> None:

@@ -21,7 +21,9 @@ from vitlet.data.images import Dataset, ImageSet
 from vitlet.data.loading import EvaluationSet, evaluation_loader
 from vitlet.data.preprocess import Preprocess
 from vitlet.data.randomness import mix_seed
+from vitlet.data.shards import ShardStream
 from vitlet.data.sources import load_dataset, load_unlabelled
+from vitlet.data.splits import fingerprint
 from vitlet.distributed import World
 from vitlet.errors import VitletError
 from vitlet.evaluate import Scores, evaluate, evaluate_tasks, nothing
@@ -68,6 +70,12 @@ class Prepared:
     def images(self) -> int:
         """Number of training images."""
         return len(self.dataset.train)
+
+    @cached_property
+    def fingerprints(self) -> dict[str, str]:
+        """Of each split, what tells its choice of images from another; a stream's are not known before the end."""
+        known = {name: each for name, each in self.dataset.splits().items() if not isinstance(each, ShardStream)}
+        return {name: fingerprint(images) for name, images in known.items()}
 
     @property
     def data_note(self) -> str:

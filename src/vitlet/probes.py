@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,15 @@ from vitlet.backbone import TimmBackbone
 from vitlet.config import RunConfig
 from vitlet.data.images import ImageSet, Subset
 from vitlet.data.loading import EvaluationSet, evaluation_loader
+from vitlet.data.named import OFFICIAL
 from vitlet.data.preprocess import Preprocess
 from vitlet.data.randomness import mix_seed
 from vitlet.data.sources import Request, load_dataset
 from vitlet.data.splits import keep
-from vitlet.data.store import Fit, Lazy
+from vitlet.data.store import Fit, Lazy, Storing, readable
 from vitlet.errors import VitletError
 from vitlet.features import Features, Needs
+from vitlet.feeding import data_request
 from vitlet.models.factory import build_model, data_statistics
 from vitlet.models.initialise import load_weights, pooled_features, switch_positions_off
 from vitlet.prepare import find_device
@@ -65,6 +67,7 @@ def probe(
     run: Path,
     data: str | None = None,
     *,
+    data_dir: str | None = None,
     fractions: tuple[float, ...] = (0.01, 0.05, 0.1, 1.0),
     neighbours: int = 20,
     per_class: int | None = None,
@@ -79,13 +82,22 @@ def probe(
     Labels come from the training images, accuracy from the test images (or the validation images where there are none).
     Of a pre-trained run, whose last blocks serve the tasks, features are the mean tokens of one block: ``layer``, or
     the one that knows most of a fifth of the labelled images from the rest. Random weights have the same choice.
+    Images are split as the run's own were; ``seed`` chooses the labels.
     """
     config = read_config(run)
-    request = Request(data or config.data, data_dir=config.data_dir, per_class=per_class, seed=seed)
+    request = replace(data_request(config), fraction=1.0, per_class=None)
+    if data is not None:
+        where_named = data_dir or (config.data_dir if data in OFFICIAL else None)
+        request = Request(data, data_dir=where_named, val_fraction=config.val_fraction, seed=config.seed)
     dataset = load_dataset(request)
     tested = dataset.test if dataset.test is not None else dataset.val
     if tested is None:
         raise VitletError(f"{request.data} has no images to test on; give test or val images.")
+    if config.skip_unreadable:
+        storing = Storing(config.in_chans, skip_unreadable=True)
+        dataset = replace(dataset, train=readable(dataset.train, storing)[0])
+        tested = readable(tested, storing)[0]
+    dataset = replace(dataset, train=keep(dataset.train, per_class=per_class, seed=seed))
     where = find_device(device)
     kinds: dict[str, Any] = {"run": _network(config, run_weights(run))}
     if baselines:
@@ -94,16 +106,15 @@ def probe(
     results = []
     for kind, model in kinds.items():
         layers, labels = extract(dataset.train, model, config, where)
-        chosen_layer = _choose_layer(layers, labels, neighbours, layer)
-        everything = layers[chosen_layer]
         of_tested, answers = extract(tested, model, config, where)
-        queries = of_tested[chosen_layer]
-        number = chosen_layer + 1 if config.pretrain and model is not None else None
         for fraction, subset in subsets.items():
-            known, named = everything, labels
+            chosen = torch.arange(len(labels))
             if isinstance(subset, Subset) and subset is not dataset.train:
                 chosen = torch.tensor(subset.indices)
-                known, named = everything[chosen], labels[chosen]
+            named = labels[chosen]
+            block = _choose_layer([each[chosen] for each in layers], named, neighbours, layer)
+            number = block + 1 if config.pretrain and model is not None else None
+            known, queries = centred(layers[block][chosen], of_tested[block])
             accuracy = knn_accuracy(known, named, queries, answers, neighbours)
             by_line = linear_accuracy(known, named, queries, answers) if linear else None
             results.append(ProbeResult(kind, number, fraction, len(known), len(queries), accuracy, by_line))
@@ -120,7 +131,8 @@ def _choose_layer(layers: list[Tensor], labels: Tensor, neighbours: int, wanted:
         return wanted - 1
     order = torch.from_numpy(np.random.default_rng(0).permutation(len(labels)))
     held, rest = order[: max(1, len(order) // 5)], order[len(order) // 5 :]
-    accuracies = [knn_accuracy(x[rest], labels[rest], x[held], labels[held], neighbours) for x in layers]
+    pairs = [centred(each[rest], each[held]) for each in layers]
+    accuracies = [knn_accuracy(known, labels[rest], asked, labels[held], neighbours) for known, asked in pairs]
     return max(range(len(layers)), key=accuracies.__getitem__)
 
 
@@ -140,7 +152,7 @@ def _network(config: RunConfig, weights: Path | None) -> nn.Module:
 def extract(
     images: ImageSet, model: nn.Module | None, config: RunConfig, device: torch.device
 ) -> tuple[list[Tensor], Tensor]:
-    """Features ``(N, features)`` of unit length, of each block where there is a choice, and labels ``(N,)``.
+    """Features ``(N, features)``, of each block where there is a choice, and labels ``(N,)``.
 
     Without a network, the pixels themselves.
     """
@@ -158,8 +170,13 @@ def extract(
         features = [batch] if model is None else _features(model, batch.to(device), config)
         found.append([of_layer.float().cpu().flatten(1) for of_layer in features])
         labels.append(named)
-    layers = [torch.cat(of_layer) for of_layer in zip(*found, strict=True)]
-    return [F.normalize(of_layer - of_layer.mean(0), dim=1) for of_layer in layers], torch.cat(labels)
+    return [torch.cat(of_layer) for of_layer in zip(*found, strict=True)], torch.cat(labels)
+
+
+def centred(known: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+    """Both less the mean of the known ones, of unit length; what is said of a query depends on no other query."""
+    mean = known.mean(0)
+    return F.normalize(known - mean, dim=1), F.normalize(queries - mean, dim=1)
 
 
 def _features(model: nn.Module, images: Tensor, config: RunConfig) -> list[Tensor]:

@@ -80,6 +80,7 @@ def finish(
         "test_per_class": dict(zip(classes, test.per_class, strict=True)) if test else None,
         "classes": classes,
         "data": job.data_note,
+        "fingerprints": dict(job.fingerprints),
         "tasks": _task_numbers(rows[-1]),
         "warnings": warnings,
         "machine": _machine(next(job.model.parameters()).device),

@@ -29,6 +29,12 @@ from vitlet.trackers import Tracker
 
 Config = TypeVar("Config", bound=RunConfig)
 
+OWN = (
+    *("config.yaml", "metrics.jsonl", "metrics.csv", "events.*", "last", "best", "checkpoints", "result.json", ".*"),
+    *("not_finite.json", "curves.png", "calibration.json", "export", "report.html", "wandb"),
+)
+"""What runs and the commands on them leave in a run's folder."""
+
 
 class RunFolder:
     """The folder of one run, locked while it is written."""
@@ -42,6 +48,7 @@ class RunFolder:
     def create(config: RunConfig) -> RunFolder:
         """A new folder, or an emptied one if the user asked for that; resolved settings written first."""
         path = Path(config.output) if config.output else next_free(Path("runs"), config)
+        path = path if path.name else path.absolute()
         if path.exists() and not path.is_dir():
             raise VitletError(f"{path} is a file; --output needs to be a folder.")
         occupied = path.is_dir() and any(not _is_temporary(inside) for inside in path.iterdir())
@@ -52,6 +59,8 @@ class RunFolder:
                 f"the run folder {path} already exists. Choose another --output, continue it with --resume {path},"
                 " or replace it with --overwrite."
             )
+        if occupied:
+            _require_only_a_run(path)
         run = RunFolder(path)
         run.acquire()
         aside = path.with_name(f".{path.name}.old")
@@ -72,13 +81,17 @@ class RunFolder:
 
     def acquire(self) -> None:
         """Take the folder, or say that another process has it."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
         except Timeout:
             raise VitletError(
                 f"the run folder {self.path} is in use by another process; choose another --output."
             ) from None
+        except OSError as problem:
+            raise VitletError(
+                f"cannot write in {self.path.parent}: {problem.strerror}. Choose another --output."
+            ) from problem
 
     def close(self) -> None:
         """Give the folder back."""
@@ -128,6 +141,22 @@ def _is_temporary(path: Path) -> bool:
     return path.name.startswith(".") and path.name.endswith(".tmp")
 
 
+def _require_only_a_run(path: Path) -> None:
+    """Refuse to empty a folder that holds anything but a run."""
+    try:
+        described = RunConfig.read(path / "config.yaml").keys() >= {"data", "epochs", "seed"}
+    except VitletError:
+        described = False
+    if not described:
+        raise VitletError(f"{path} holds other files and is not a run; choose another --output.")
+    strangers = sorted(each.name for each in path.iterdir() if not any(each.match(name) for name in OWN))
+    if strangers:
+        raise VitletError(
+            f"{path} holds {strangers[0]!r}, which no run has written; --overwrite would delete it. Move it away, or"
+            " choose another --output."
+        )
+
+
 def differing(path: Path, given: Mapping[str, Any], kind: type[RunConfig] = RunConfig) -> list[str]:
     """The settings among these that a run's own contradict, in words; those free to change do not count."""
     stored = read_config(path, kind).to_dict()
@@ -152,33 +181,38 @@ def continued(path: Path, given: Mapping[str, Any], kind: type[Config]) -> Confi
 
 
 def resumed(config: Config, given: Mapping[str, Any]) -> Config:
-    """The settings of the run that ``config.resume`` means; with ``auto``, a new run's if there is none to continue."""
+    """The settings of the run that ``config.resume`` means; of a new one if --output, given with ``auto``, is none yet.
+
+    ``auto`` alone stays as it is: which run it means is known once no setting is open, see `find_unfinished`.
+    """
     assert config.resume is not None
     if config.overwrite:
         raise VitletError("--resume continues a run, --overwrite empties it; leave one of them out.")
-    given = {key: value for key, value in given.items() if key not in ("resume", "output", "overwrite")}
-    path = find_unfinished(config, given) if config.resume == "auto" else Path(config.resume)
-    if path is not None and config.output is not None and Path(config.output) != path:
+    if config.resume == "auto" and config.output is None:
+        return config
+    path = Path(config.output if config.resume == "auto" and config.output else config.resume)
+    if config.resume == "auto" and not (path / "config.yaml").is_file():
+        return replace(config, resume=None)
+    if config.output is not None and Path(config.output) != path:
         raise VitletError(f"--resume {path} goes on in its own folder; leave out --output {config.output}.")
-    return continued(path, given, type(config)) if path is not None else replace(config, resume=None)
+    given = {key: value for key, value in given.items() if key not in ("resume", "output", "overwrite")}
+    return continued(path, given, type(config))
 
 
-def find_unfinished(config: RunConfig, given: Mapping[str, Any]) -> Path | None:
-    """The folder that ``--resume auto`` means: --output, else the newest run of these very settings without an end."""
-    if config.output is not None:
-        path = Path(config.output)
-        return path if (path / "config.yaml").is_file() else None
-    found = [path.parent for path in Path("runs").glob(f"{_run_name(config)}-*/config.yaml")]
+def find_unfinished(config: RunConfig) -> Path | None:
+    """The newest run under ``runs/`` of these very settings, none of them open, that has not come to its end."""
+    found = [path.parent for path in Path("runs").glob(f"{run_name(config)}-*/config.yaml")]
     for path in sorted(found, key=lambda run: (run / "config.yaml").stat().st_mtime, reverse=True):
         try:
-            if not (path / "result.json").is_file() and not differing(path, given, type(config)):
+            if not (path / "result.json").is_file() and not differing(path, config.to_dict(), type(config)):
                 return path
         except VitletError:  # settings of another version: not this command's run
             continue
     return None
 
 
-def _run_name(config: RunConfig) -> str:
+def run_name(config: RunConfig) -> str:
+    """DATA-MODEL, in letters that any file system takes."""
     data = "".join(c if c.isalnum() or c in "-_" else "_" for c in Path(config.data).name) or "data"
     return f"{data}-{config.network}"
 
@@ -186,9 +220,9 @@ def _run_name(config: RunConfig) -> str:
 def next_free(root: Path, config: RunConfig) -> Path:
     """``runs/DATA-MODEL-1`` and so on, the first number that is free."""
     number = 1
-    while (root / f"{_run_name(config)}-{number}").exists():
+    while (root / f"{run_name(config)}-{number}").exists():
         number += 1
-    return root / f"{_run_name(config)}-{number}"
+    return root / f"{run_name(config)}-{number}"
 
 
 @overload

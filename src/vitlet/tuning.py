@@ -9,10 +9,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from vitlet.config import RunConfig
 from vitlet.data.sources import load_dataset
+from vitlet.defaults import choose_tasks
 from vitlet.engine import train
-from vitlet.errors import VitletError
+from vitlet.errors import NotFiniteError, VitletError, first_line
 from vitlet.feeding import data_request
 from vitlet.progress import duration
 
@@ -31,11 +34,18 @@ class Trial:
 
 
 def tune(
-    config: RunConfig, folder: Path, *, minutes: float, trials: int | None, say: Callable[[str], None]
+    config: RunConfig,
+    folder: Path,
+    *,
+    minutes: float,
+    trials: int | None,
+    say: Callable[[str], None],
+    open_tasks: bool = False,
 ) -> tuple[RunConfig, list[Trial]]:
     """Try the given settings, then others, until the time is up; the same folder goes on where it was.
 
-    Test images are never looked at. A new try is begun only if it can be expected to end in time.
+    Test images are never looked at. A new try is begun only if it can be expected to end in time. A try whose loss is
+    no number is passed over. With ``open_tasks`` the tasks are those that a training would choose.
     """
     try:
         optuna: Any = import_module("optuna")
@@ -45,8 +55,11 @@ def tune(
     dataset = replace(load_dataset(data_request(config)), test=None)
     if dataset.val is None:
         raise VitletError("there are no validation images to tune on; leave --val-fraction above 0.")
+    if open_tasks:
+        config, why = choose_tasks(config, dataset)
+        say(why)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    folder.mkdir(parents=True, exist_ok=True)
+    _claim(folder, config)
     storage = optuna.storages.JournalStorage(journal.JournalFileBackend(str(folder / "journal.log")))
     study = optuna.create_study(
         study_name="tune",
@@ -56,7 +69,7 @@ def tune(
         sampler=optuna.samplers.TPESampler(seed=config.seed + len(list(folder.glob("trial-*"))), n_startup_trials=5),
     )
     ranges = _ranges(config)
-    if not study.trials:
+    if not any(trial.state.is_finished() for trial in study.trials):
         study.enqueue_trial({name: (low * high) ** 0.5 for name, (low, high) in ranges.items()})
     started, spent = time.monotonic(), 0.0
     done = 0
@@ -68,21 +81,51 @@ def tune(
         values = {name: trial.suggest_float(name, low, high, log=True) for name, (low, high) in ranges.items()}
         output = folder / f"trial-{trial.number}"
         chosen = replace(_with(config, values), output=str(output), overwrite=True)
-        result = train(chosen, dataset, title=f"try {trial.number + 1}")
-        assert result.val is not None
-        study.tell(trial, result.val.top1)
+        shown = ", ".join(f"{name} {value:.3g}" for name, value in values.items())
+        try:
+            result = train(chosen, dataset, title=f"try {trial.number + 1}")
+        except NotFiniteError as problem:
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            answer = f"diverged with {shown} ({first_line(problem)})"
+        else:
+            assert result.val is not None
+            study.tell(trial, result.val.top1)
+            answer = f"{result.val.top1:.2f} % with {shown}"
         done, spent = done + 1, time.monotonic() - before
         left = max(0.0, 60 * minutes - (time.monotonic() - started))
-        shown = ", ".join(f"{name} {value:.3g}" for name, value in values.items())
-        say(f"try {trial.number + 1}: {result.val.top1:.2f} % with {shown}; {duration(left)} left")
+        say(f"try {trial.number + 1}: {answer}; {duration(left)} left")
     found = [Trial(t.number, dict(t.params), float(t.value)) for t in study.trials if t.value is not None]
+    if not found:
+        raise NotFiniteError("every try diverged. Begin with a smaller --lr, or add --clip-grad 1.")
     best = max(found, key=lambda each: each.top1)
     return _with(config, best.values), sorted(found, key=lambda each: -each.top1)
 
 
+def _claim(folder: Path, config: RunConfig) -> None:
+    """Make the folder of a search, or find that it is one of these very settings."""
+    file, text = folder / "searched.yaml", config.dump()
+    if not file.is_file():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if any(folder.iterdir()):
+                raise VitletError(f"{folder} holds other files and is no search; choose another --output.")
+            file.write_text(text, encoding="utf-8")
+        except OSError as problem:
+            raise VitletError(f"cannot write in {folder}: {problem.strerror}. Choose another --output.") from problem
+        return
+    had, has = RunConfig.read(file), yaml.safe_load(text)
+    if different := sorted(key for key in had.keys() | has.keys() if had.get(key) != has.get(key)):
+        name = different[0]
+        raise VitletError(
+            f"{folder} is a search with other settings: {name} was {had.get(name)!r}, now {has.get(name)!r}. Choose"
+            " another --output, or give the same settings to go on."
+        )
+
+
 def _ranges(config: RunConfig) -> dict[str, tuple[float, float]]:
     """Lowest and highest value of everything that is searched; the given one lies in the middle."""
-    ranges = {"lr": (config.lr / LR_FACTOR, config.lr * LR_FACTOR)}
+    rate = config.lr if config.lr_base is None else config.lr_base
+    ranges = {_rate(config): (rate / LR_FACTOR, rate * LR_FACTOR)}
     for name, task in config.tasks.items():
         if task.weight > 0:
             ranges[name] = (task.weight / WEIGHT_FACTOR, task.weight * WEIGHT_FACTOR)
@@ -91,4 +134,9 @@ def _ranges(config: RunConfig) -> dict[str, tuple[float, float]]:
 
 def _with(config: RunConfig, values: dict[str, Any]) -> RunConfig:
     tasks = {name: replace(task, weight=values.get(name, task.weight)) for name, task in config.tasks.items()}
-    return replace(config, lr=values["lr"], tasks=tasks)
+    return replace(config, tasks=tasks, **{_rate(config): values[_rate(config)]})
+
+
+def _rate(config: RunConfig) -> str:
+    """The setting that the learning rate follows."""
+    return "lr" if config.lr_base is None else "lr_base"

@@ -19,13 +19,14 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "data", metavar="DATA", nargs="?", help="labelled images to fit it on (default: the run's validation images)"
     )
+    parser.add_argument("--data-dir", help="of DATA: folder of named datasets, or of the images that a table lists")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps [auto]")
     parser.add_argument("--json", action="store_true", help="print JSON")
     chosen = parser.parse_all(words)
     from vitlet.calibrate import calibrate
     from vitlet.summary import say
 
-    found = calibrate(Path(chosen.run), chosen.data, device=chosen.device)
+    found = calibrate(Path(chosen.run), chosen.data, data_dir=chosen.data_dir, device=chosen.device)
     if chosen.json:
         print(json.dumps(found.to_dict(), ensure_ascii=False))
         return 0
@@ -37,5 +38,5 @@ def run(words: list[str]) -> int:
                 f" loss {part.loss_before:.3f} -> {part.loss_after:.3f}"
             )
     if found.tested is None:
-        say("note: no test images of the run are at hand, so how this does on images that had no say in it is open.")
+        say("note: no test images are at hand that were not fitted on, so how it does on unseen ones is open.")
     return 0

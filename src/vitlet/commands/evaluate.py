@@ -17,6 +17,7 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--split", choices=("val", "test"), help="of the run's own data (default: test if there is one)"
     )
+    parser.add_argument("--data-dir", help="of DATA: folder of named datasets, or of the images that a table lists")
     parser.add_argument("-b", "--batch-size", type=int, default=128, help="images per step [128]")
     parser.add_argument("-j", "--workers", type=int, default=0, help="processes that load images [0]")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps [auto]")
@@ -29,7 +30,7 @@ def run(words: list[str]) -> int:
 
     predictor = Predictor.load(Path(chosen.run), device=chosen.device)
     scores, what = predictor.evaluate(
-        chosen.data, split=chosen.split, batch_size=chosen.batch_size, workers=chosen.workers
+        chosen.data, split=chosen.split, data_dir=chosen.data_dir, batch_size=chosen.batch_size, workers=chosen.workers
     )
     if chosen.json:
         print(json.dumps({"run": chosen.run, "data": what, **scores.to_dict()}))

@@ -78,6 +78,7 @@ def _is_network(path: Path) -> bool:
 
 
 def _write(text: str, output: Path | None) -> None:
+    text = text.encode("utf-8", "backslashreplace").decode()  # names of files need not be UTF-8
     if output is None:
         sys.stdout.write(text)
         return

@@ -13,6 +13,7 @@ def run(words: list[str]) -> int:
     parser = Parser(prog="vitlet probe", description="How good a run's frozen features are.")
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument("data", metavar="DATA", nargs="?", help="labelled images (default: the run's own data)")
+    parser.add_argument("--data-dir", help="of DATA: folder of named datasets, or of the images that a table lists")
     parser.add_argument("--fractions", default="0.01,0.05,0.1,1", help="shares of the labels [0.01,0.05,0.1,1]")
     parser.add_argument("-k", type=int, default=20, help="nearest neighbours [20]")
     parser.add_argument("--per-class", type=int, help="use so many training images of each class")
@@ -30,6 +31,7 @@ def run(words: list[str]) -> int:
     results = probe(
         Path(chosen.run),
         chosen.data,
+        data_dir=chosen.data_dir,
         fractions=parse_fractions(chosen.fractions),
         neighbours=chosen.k,
         per_class=chosen.per_class,

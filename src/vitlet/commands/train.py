@@ -45,7 +45,7 @@ def run_config(program: str, about: str, words: list[str], **fixed: bool) -> tup
         from vitlet.runs import resumed
 
         config = resumed(config, given)
-    return config, recipe is None and "task" not in given and config.resume is None
+    return config, recipe is None and "task" not in given and config.resume in (None, "auto")
 
 
 def _recipe_settings(name: str, scale: Scale, given: dict[str, Any]) -> dict[str, Any]:

@@ -25,11 +25,12 @@ def run(words: list[str]) -> int:
         raise VitletError("vitlet tune trains with labels, from the start; leave --pretrain and --resume out.")
     if (config.nproc or 1) > 1:
         raise VitletError("vitlet tune runs one process; leave --nproc out.")
-    folder = Path(config.output or "runs/tune")
+    from vitlet.runs import run_name
     from vitlet.summary import say
     from vitlet.tuning import tune
 
-    best, found = tune(config, folder, minutes=minutes, trials=trials, say=say)
+    folder = Path(config.output or f"runs/tune-{run_name(config)}")
+    best, found = tune(config, folder, minutes=minutes, trials=trials, open_tasks="task" not in settings, say=say)
     (folder / "best.yaml").write_text(best.dump(), encoding="utf-8")
     say("tries, best first:")
     for each in found:

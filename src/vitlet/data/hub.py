@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitlet.data.decode import decode_image
 from vitlet.data.images import Dataset
-from vitlet.data.trees import SPLITS
+from vitlet.data.trees import SPLIT_OF
 from vitlet.errors import VitletError, first_line
 
 MARKERS = ("dataset_dict.json", "dataset_info.json", "state.json")
@@ -61,18 +61,22 @@ def read_hub(source: str) -> Dataset:
         raise VitletError(f"cannot load the Hugging Face dataset {source}: {first_line(problem)}.") from problem
     if isinstance(found, datasets.Dataset):
         found = {"train": found}
-    split_of = {name: split for split, names in SPLITS.items() for name in names}
-    tables = {split_of[name]: table for name, table in found.items() if name in split_of}
+    tables = {SPLIT_OF[name.lower()]: table for name, table in found.items() if name.lower() in SPLIT_OF}
     if "train" not in tables:
         raise VitletError(f"the dataset {source} has the splits {', '.join(found)}; it needs one named 'train'.")
     image, label, classes = _columns(source, tables["train"], datasets)
-    sets = {
-        split: HubImages(
-            table.cast_column(image, datasets.Image(decode=False)), image, tuple(map(int, table[label])), split
-        )
-        for split, table in tables.items()
-    }
-    return Dataset(classes, sets["train"], sets.get("val"), sets.get("test"), f"Hugging Face dataset {source}")
+    sets, notes = {}, [f"Hugging Face dataset {source}"]
+    for split, table in tables.items():
+        labels = table[label]
+        without = sum(each is None or each < 0 for each in labels)  # -1 stands for labels that are kept secret
+        if without and split == "train":
+            raise VitletError(f"the dataset {source}: {without} of {len(labels)} training images have no label.")
+        if without:
+            notes.append(f"the {split} images are left out: {without} of {len(labels)} have no label")
+            continue
+        images = table.cast_column(image, datasets.Image(decode=False))
+        sets[split] = HubImages(images, image, tuple(map(int, labels)), split)
+    return Dataset(classes, sets["train"], sets.get("val"), sets.get("test"), "; ".join(notes))
 
 
 def _columns(source: str, table: Any, datasets: Any) -> tuple[str, str, tuple[str, ...]]:

@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 
 from vitlet.data.hub import is_saved_dataset, read_hub
-from vitlet.data.images import Arrays, Dataset, ImageSet, Standing
+from vitlet.data.images import Arrays, Dataset, ImageSet, Joined, Standing
 from vitlet.data.named import OFFICIAL, load_named
 from vitlet.data.shards import is_shards, read_shards
 from vitlet.data.splits import fold, hold_out, keep, pick_classes
 from vitlet.data.tables import read_numpy, read_table
-from vitlet.data.trees import SPLITS, ArchiveTree, FolderTree, read_tree
+from vitlet.data.trees import LEFT_OUT, ArchiveTree, FolderTree, Layout, find_layout, read_tree
 from vitlet.errors import VitletError, nearest
 
 ARCHIVES = (".zip", ".tar")
@@ -63,6 +63,15 @@ def load_dataset(request: Request) -> Dataset:
     if request.classes is not None:
         dataset = _only_classes(dataset, request.classes)
     groups = _groups(request.group_by, dataset.train, extra) if request.group_by else None
+    if request.group_by and groups:
+        given = {"validation": None if request.folds else dataset.val, "test": dataset.test}
+        for name, images in given.items():
+            both = set() if images is None else set(groups) & set(_groups(request.group_by, images, extra))
+            if both:
+                raise VitletError(
+                    f"the group {min(both)!r} has training and {name} images (as have {len(both) - 1} more groups); a"
+                    " group needs to lie on one side. Put it there, or join the folders and let --group-by split them."
+                )
     notes = [dataset.note] if dataset.note else []
     train, val = dataset.train, dataset.val
     grouped = ", groups kept whole" if groups else ""
@@ -89,19 +98,26 @@ def load_dataset(request: Request) -> Dataset:
 def load_unlabelled(request: Request) -> Dataset:
     """Images without labels: a flat folder or archive will do; of anything else, its training images.
 
-    Where every one of them has a class, they are those that a training with labels would see, so that its validation
-    images are met nowhere.
+    Where they have classes, they are those that a training with labels would see, so that its validation images are met
+    nowhere; images that lie beside the class folders join them.
     """
     tree = _tree(request.data)
-    paths = [] if tree is None else [each for each in tree.paths if each.parts[0] in SPLITS["train"]] or tree.paths
+    layout = None if tree is None else find_layout(tree)
     chosen = request.per_class or request.classes or request.folds or request.group_by
-    if chosen or (not is_shards(request.data) and (tree is None or _all_have_classes(tree, len(paths)))):
+    if chosen or (not is_shards(request.data) and (layout is None or _has_classes(layout))):
         dataset = load_dataset(request)
         parts = {name: Unlabelled(images, images.one_size) for name, images in dataset.splits().items()}
-        return Dataset((), parts["train"], parts.get("val"), None, f"{dataset.note}; labels are not looked at")
-    if tree is None:
+        train: ImageSet = parts["train"]
+        note = f"{dataset.note}; labels are not looked at"
+        if tree is not None and layout is not None and layout.loose and not chosen:
+            loose = tree.images(layout.loose, [0] * len(layout.loose))
+            train = Joined((train, keep(loose, fraction=request.fraction, seed=request.seed)))
+            note = note.replace(LEFT_OUT, "images beside the class folders, which join them")
+        return Dataset((), train, parts.get("val"), None, note)
+    if tree is None or layout is None:
         images: ImageSet = keep(_open(request)[0].train, fraction=request.fraction)  # a stream cannot be cut
         return Dataset((), images, None, None, f"{len(images)} images without labels")
+    paths = sorted([*layout.labelled["train"], *layout.loose])
     if not paths:
         raise VitletError(f"{request.data} holds no images.")
     images = tree.images(paths, [0] * len(paths))
@@ -123,13 +139,10 @@ def _tree(data: str) -> FolderTree | ArchiveTree | None:
     return None
 
 
-def _all_have_classes(tree: FolderTree | ArchiveTree, images: int) -> bool:
-    """Whether each of so many training images lies in the folder of a class, and some class has two."""
-    try:
-        found = read_tree(tree).train
-    except VitletError:
-        return False
-    return len(found) == images and len(set(found.labels)) < images
+def _has_classes(layout: Layout) -> bool:
+    """Whether a training with labels could be held on these images, and some class has two."""
+    classes = [path.parts[layout.place] for path in layout.labelled["train"]]
+    return 1 < len(set(classes)) < len(classes)
 
 
 class Unlabelled(Standing):
@@ -170,7 +183,8 @@ def _open(request: Request, fewest_classes: int = 2) -> tuple[Dataset, dict[str,
         return read_hub(data), {}
     suffix = path.suffix.lower()
     if suffix in TABLES:
-        return read_table(path, root=Path(request.data_dir) if request.data_dir else None)
+        folder = Path(request.data_dir) if request.data_dir else None
+        return read_table(path, root=folder, fewest_classes=fewest_classes)
     if suffix == ".npz":
         return read_numpy(path), {}
     raise VitletError(f"{data} is a file of an unknown kind; known are {', '.join((*ARCHIVES, *TABLES, '.npz'))}.")

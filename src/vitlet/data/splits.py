@@ -1,7 +1,7 @@
 """Honest splits: seeded, by class, nested, independent of the order of files, and groups never straddle them.
 
-Whether an image is held out depends on its own key and the seed alone, so adding files moves no others, and the 10 %
-subset contains the 5 % one.
+The images of a class are ranked by key and seed alone and the first of them held out: the order of files has no say,
+and the 10 % subset contains the 5 % one. Files added later move the cut; a run keeps a fingerprint of what it had.
 """
 
 from __future__ import annotations
@@ -28,6 +28,14 @@ def ranked(images: ImageSet, seed: int, salt: str) -> dict[int, list[int]]:
 def draw(seed: int, salt: str, key: str) -> bytes:
     """A number that looks random and depends on nothing but these."""
     return hashlib.blake2b(f"{seed}\0{salt}\0{key}".encode(errors="surrogateescape"), digest_size=8).digest()
+
+
+def fingerprint(images: ImageSet) -> str:
+    """What tells this choice of labelled images from another, whatever their order."""
+    digest = hashlib.blake2b(digest_size=16)
+    for line in sorted(f"{images.key(index)}\0{label}" for index, label in enumerate(images.labels)):
+        digest.update(line.encode(errors="surrogateescape") + b"\n")
+    return digest.hexdigest()
 
 
 def hold_out(
@@ -131,12 +139,18 @@ def _whole_groups(images: ImageSet, fraction: float, seed: int, groups: Sequence
     wanted = {label: fraction * count for label, count in totals.items()}
     held: set[int] = set()
     counts: Counter[int] = Counter()
+    farther: dict[str, float] = {}
     for group in sorted(members, key=lambda name: draw(seed, salt, name)):
         added = Counter(images.labels[index] for index in members[group])
         before = sum((wanted[label] - counts[label]) ** 2 for label in added)
         after = sum((wanted[label] - counts[label] - count) ** 2 for label, count in added.items())
-        leaves_some = all(counts[label] + count < totals[label] for label, count in added.items())
-        if after < before and leaves_some:
+        if any(counts[label] + count >= totals[label] for label, count in added.items()):
+            continue  # would leave a class nothing to train on
+        if after < before:
             held |= set(members[group])
             counts += added
+        else:
+            farther[group] = after - before
+    if not held and farther:  # few and large groups: the one that overshoots least
+        held = set(members[min(farther, key=farther.__getitem__)])
     return held

@@ -11,7 +11,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -159,11 +159,26 @@ def keep_images(
     if expected_bytes * len(images) <= storing.limit:
         return _in_memory(images, transform, storing)
     if storing.folder is None:
-        return Stored(Lazy(images, one_size, transform))
+        left, skipped = readable(images, storing) if storing.skip_unreadable else (images, ())
+        return Stored(Lazy(left, one_size, transform), skipped)
     return _on_disk(images, transform, storing, expected_bytes * len(images))
 
 
-def _decoded(images: ImageSet, transform: Transform, storing: Storing) -> Iterator[Tensor | VitletError]:
+def readable(images: ImageSet, storing: Storing) -> tuple[ImageSet, tuple[str, ...]]:
+    """The images that can be decoded, and why the others cannot."""
+    found = [str(each) if isinstance(each, VitletError) else "" for each in _decoded(images, _nothing_of, storing)]
+    good, skipped = [index for index, problem in enumerate(found) if not problem], [each for each in found if each]
+    _require_some(good, skipped)
+    return (Subset(images, tuple(good)) if skipped else images), tuple(skipped)
+
+
+def _nothing_of(image: Tensor) -> Tensor:
+    return image[:0]
+
+
+def _decoded(
+    images: ImageSet, transform: Callable[[Tensor], Tensor], storing: Storing
+) -> Iterator[Tensor | VitletError]:
     """Every image in order, decoded by a few threads, or the sentence that says why it could not be."""
 
     def decode(index: int) -> Tensor | VitletError:
@@ -198,7 +213,10 @@ def _in_memory(images: ImageSet, transform: Transform, storing: Storing) -> Stor
 
 def _on_disk(images: ImageSet, transform: Transform, storing: Storing, expected: int) -> Stored:
     assert storing.folder is not None
-    storing.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        storing.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise VitletError(f"cannot make the cache folder {storing.folder}: {problem.strerror}.") from problem
     target = storing.folder / content_key(images, f"{VERSION} {storing.channels} {transform.key()}")
     with FileLock(target.with_suffix(".lock")):  # a second process waits, then finds the cache
         if not target.is_dir():

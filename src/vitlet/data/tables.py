@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,39 +12,49 @@ from typing import Any
 import numpy as np
 
 from vitlet.data.images import Arrays, Dataset, Files
-from vitlet.data.trees import SPLITS
+from vitlet.data.trees import SPLIT_OF
 from vitlet.errors import VitletError, first_line, nearest
 
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "image", "filepath")
 LABEL_COLUMNS = ("label", "class", "target", "category", "class_name")
 
 
-def read_table(file: Path, *, root: Path | None = None) -> tuple[Dataset, dict[str, dict[str, str]]]:
+def read_table(
+    file: Path, *, root: Path | None = None, fewest_classes: int = 2
+) -> tuple[Dataset, dict[str, dict[str, str]]]:
     """Images listed in a CSV or Parquet file with the columns path and label, and perhaps split.
 
     Paths are relative to ``root``, by default the file's own folder, and may not leave it. Labels are class names, or
-    whole numbers from 0. Returns the dataset, and for each path its further columns (for grouping).
+    whole numbers from 0. Returns the dataset, and for each path its further columns (for grouping). A table to measure
+    on (``fewest_classes`` 1) may have one class, and no training images.
     """
     rows = _read_parquet(file) if file.suffix.lower() in (".parquet", ".pq") else _read_csv(file)
     if not rows:
         raise VitletError(f"{file} lists no image.")
     path_column = _column(file, rows[0], PATH_COLUMNS)
     label_column = _column(file, rows[0], LABEL_COLUMNS)
-    root = root or file.parent
-    classes, index = _classes(file, [row[label_column] for row in rows])
-    found: dict[str, tuple[list[Path], list[int]]] = {}
+    split_column = next((name for name in rows[0] if name.lower() == "split"), None)
+    root = (root or file.parent).resolve()
+    classes, index = _classes(file, [row[label_column] for row in rows], fewest_classes)
+    found: dict[str, tuple[list[Path], list[int]]] = {"train": ([], [])}
     extra: dict[str, dict[str, str]] = {}
-    split_of = {name: split for split, names in SPLITS.items() for name in names}
+    lines: dict[Path, int] = {}
     for number, row in enumerate(rows, start=2):
-        split = split_of.get(str(row.get("split") or "train").lower())
+        written = (row[split_column] if split_column else "") or "train"
+        split = SPLIT_OF.get(written.lower())
         if split is None:
-            raise VitletError(f"{file}, line {number}: unknown split {row['split']!r}; use train, val or test.")
+            raise VitletError(f"{file}, line {number}: unknown split {written!r}; use train, val or test.")
         path = _inside(file, number, root, row[path_column])
+        if lines.setdefault(path, number) != number:
+            raise VitletError(
+                f"{file}, line {number}: lists {row[path_column]!r}, as line {lines[path]} does; an image needs one"
+                " label and one split. Remove one of the lines."
+            )
         paths, labels = found.setdefault(split, ([], []))
         paths.append(path)
         labels.append(index[row[label_column]])
-        extra[path.relative_to(root).as_posix()] = {key: str(value) for key, value in row.items()}
-    if "train" not in found:
+        extra[path.relative_to(root).as_posix()] = row
+    if not found["train"][0] and fewest_classes > 1:
         raise VitletError(f"{file} lists no training image.")
     sets = {name: Files(tuple(paths), tuple(labels), root) for name, (paths, labels) in found.items()}
     return Dataset(classes, sets["train"], sets.get("val"), sets.get("test"), f"listed in {file}"), extra
@@ -58,7 +70,7 @@ def _read_csv(file: Path) -> list[dict[str, str]]:
                     raise VitletError(
                         f"{file}, line {reader.line_num}: found another number of columns than in line 1."
                     )
-                rows.append(row)
+                rows.append({name.strip(): value.strip() for name, value in row.items()})
             return rows
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
         raise VitletError(f"cannot read the table {file}: {first_line(problem)}.") from problem
@@ -73,21 +85,24 @@ def _read_parquet(file: Path) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = parquet.read_table(file).to_pylist()
     except Exception as problem:  # pyarrow has its own errors
         raise VitletError(f"cannot read the table {file}: {first_line(problem)}.") from problem
-    return [{key: "" if value is None else str(value) for key, value in row.items()} for row in rows]
+    return [{key: "" if value is None else str(value).strip() for key, value in row.items()} for row in rows]
 
 
 def _column(file: Path, row: Mapping[str, Any], names: Sequence[str]) -> str:
     for name in names:
-        if name in row:
-            return name
+        for column in row:
+            if column.lower() == name:
+                return column
     hint = nearest(names[0], [str(column) for column in row])
     raise VitletError(f"{file} has the columns {', '.join(map(str, row))}; it needs one named {names[0]!r}.{hint}")
 
 
-def _classes(file: Path, labels: Sequence[str]) -> tuple[tuple[str, ...], dict[str, int]]:
+def _classes(file: Path, labels: Sequence[str], fewest: int) -> tuple[tuple[str, ...], dict[str, int]]:
     """Class names, and the index of each label as it is written in the table."""
     names = sorted(set(labels))
-    if all(name.isdecimal() for name in names):
+    if "" in names:
+        raise VitletError(f"{file}, line {labels.index('') + 2}: the label is empty; every image needs one.")
+    if fewest > 1 and all(name.isdecimal() for name in names):
         numbers = sorted({int(name) for name in names})
         if numbers[-1] >= len(numbers):
             missing = next(number for number in range(numbers[-1]) if number not in set(numbers))
@@ -98,14 +113,14 @@ def _classes(file: Path, labels: Sequence[str]) -> tuple[tuple[str, ...], dict[s
         classes, index = tuple(str(number) for number in numbers), {name: int(name) for name in names}
     else:
         classes, index = tuple(names), {name: position for position, name in enumerate(names)}
-    if len(classes) < 2:
+    if len(classes) < fewest:
         raise VitletError(f"{file} lists one class ({classes[0]!r}); a classifier needs at least two.")
     return classes, index
 
 
 def _inside(file: Path, line: int, root: Path, written: str) -> Path:
-    path = root / written
-    if not path.resolve().is_relative_to(root.resolve()):
+    path = (root / written).resolve()
+    if not path.is_relative_to(root):
         raise VitletError(
             f"{file}, line {line}: {written!r} leads out of {root}."
             " Give the folder that holds the images as --data-dir."
@@ -120,7 +135,7 @@ def read_numpy(file: Path) -> Dataset:
     try:
         with np.load(file, allow_pickle=False) as opened:
             arrays = {name: opened[name] for name in opened.files}
-    except (OSError, ValueError, EOFError) as problem:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as problem:
         raise VitletError(f"cannot read the arrays of {file}: {first_line(problem)}.") from problem
     if "x_train" not in arrays or "y_train" not in arrays:
         raise VitletError(f"{file} holds {', '.join(arrays) or 'nothing'}; it needs x_train and y_train.")
@@ -130,6 +145,8 @@ def read_numpy(file: Path) -> Dataset:
             labels = arrays.get(f"y_{split}")
             if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu":
                 raise VitletError(f"{file}: y_{split} needs to be one whole number per image.")
+            if not len(labels):
+                raise VitletError(f"{file}: y_{split} is empty; leave x_{split} and y_{split} out, or fill them.")
             sets[split] = Arrays.of(arrays[f"x_{split}"], labels.tolist())
     count = 1 + max(max(images.labels) for images in sets.values())
     if min(min(images.labels) for images in sets.values()) < 0 or count < 2:

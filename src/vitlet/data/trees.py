@@ -1,6 +1,7 @@
 """Trees of image files with class folders in them: a folder, or a zip or tar file read in place.
 
-A layout is ``class/image`` or ``split/class/image``; one folder around everything is looked through.
+A layout is ``class/image`` or ``split/class/image``; one folder around everything is looked through. Where a folder
+could be a split as well as a class, the tree is refused: a guess would train on test images.
 """
 
 from __future__ import annotations
@@ -20,8 +21,13 @@ from vitlet.data.decode import decode_image
 from vitlet.data.images import Dataset, Files, ImageSet
 from vitlet.errors import VitletError, first_line
 
-SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
-SPLITS = {"train": ("train", "training"), "val": ("val", "valid", "validation"), "test": ("test", "testing")}
+SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+SPLIT_OF = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
+    ("val", "valid", "validation"), "val"
+)
+"""Of a folder's or a row's word in lower case, the split that it means."""
+
+LEFT_OUT = "images left out because they lie beside the class folders"
 MAX_MEMBER = 512 * 2**20
 MAX_RATIO = 1000
 """Compressed members that would grow larger, or by more, are refused as bombs."""
@@ -59,10 +65,10 @@ class FolderTree:
 
     @staticmethod
     def open(root: Path) -> FolderTree:
-        """List a folder; files and folders whose name begins with a dot are passed over."""
+        """List a folder; what begins with a dot is passed over, and links to a folder above."""
         found = []
-        for folder, folders, files in os.walk(root, followlinks=True):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for folder, folders, files in os.walk(root, followlinks=True, onerror=_cannot_list):
+            folders[:] = sorted(each for each in folders if not each.startswith(".") and not _leads_up(folder, each))
             inner = PurePosixPath(Path(folder).relative_to(root).as_posix())
             found += [inner / name for name in files if is_image(name)]
         return FolderTree(root, tuple(sorted(found)))
@@ -77,7 +83,7 @@ class ArchiveTree:
 
     file: Path
     paths: tuple[PurePosixPath, ...]
-    places: dict[PurePosixPath, tuple[int, int]]  # of a tar: offset and size
+    places: dict[PurePosixPath, tuple[int, int] | str]  # of a tar: offset and size; of a zip: the name as it is written
     _open: dict[int, zipfile.ZipFile] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -97,8 +103,9 @@ class ArchiveTree:
 
     def read(self, path: PurePosixPath) -> bytes:
         """The bytes of a member; safe in threads and in processes that were forked."""
-        if path in self.places:
-            offset, size = self.places[path]
+        place = self.places[path]
+        if not isinstance(place, str):
+            offset, size = place
             with self.file.open("rb") as opened:
                 opened.seek(offset)
                 return opened.read(size)
@@ -106,7 +113,7 @@ class ArchiveTree:
         if process not in self._open:
             self._open[process] = zipfile.ZipFile(self.file)
         try:
-            return self._open[process].read(str(path))
+            return self._open[process].read(place)
         except (zipfile.BadZipFile, OSError, RuntimeError, EOFError) as problem:
             raise VitletError(f"cannot read {path} in {self.file}: {first_line(problem)}.") from problem
 
@@ -150,7 +157,7 @@ def is_image(name: str) -> bool:
 def check_member(file: Path, name: str) -> PurePosixPath:
     """The member's path, unless it would leave the archive."""
     path = PurePosixPath(name.replace("\\", "/"))
-    if path.is_absolute() or ".." in path.parts or ":" in path.parts[0]:
+    if path.is_absolute() or ".." in path.parts or any(":" in part for part in path.parts[:1]):
         raise VitletError(f"the archive {file} holds {name!r}, which leads out of it: refused.")
     return path
 
@@ -159,12 +166,22 @@ def _wanted(path: PurePosixPath) -> bool:
     return is_image(path.name) and not any(part.startswith((".", "__MACOSX")) for part in path.parts)
 
 
+def _cannot_list(problem: OSError) -> None:
+    raise VitletError(f"cannot look into the folder {problem.filename}: {problem.strerror}.") from problem
+
+
+def _leads_up(folder: str, name: str) -> bool:
+    """Whether a folder is a link to one that it lies in."""
+    link = Path(folder, name)
+    return link.is_symlink() and Path(folder).resolve().is_relative_to(link.resolve())
+
+
 def _open_zip(file: Path) -> ArchiveTree:
-    paths = []
+    places: dict[PurePosixPath, tuple[int, int] | str] = {}
     with zipfile.ZipFile(file) as opened:
         for member in opened.infolist():
-            path = check_member(file, member.filename) if member.filename.strip("/") else None
-            if path is None or member.is_dir() or not _wanted(path):
+            path = check_member(file, member.filename)
+            if member.is_dir() or not _wanted(path):
                 continue
             if (member.external_attr >> 16) & 0o170000 == 0o120000:
                 raise VitletError(f"the archive {file} holds the link {member.filename!r}: refused.")
@@ -173,12 +190,12 @@ def _open_zip(file: Path) -> ArchiveTree:
                 raise VitletError(
                     f"the archive {file} holds {member.filename!r}, which unpacks to {member.file_size} bytes: refused."
                 )
-            paths.append(PurePosixPath(member.filename))
-    return ArchiveTree(file, tuple(sorted(paths)), {})
+            places[path] = member.filename
+    return ArchiveTree(file, tuple(sorted(places)), places)
 
 
 def _open_tar(file: Path) -> ArchiveTree:
-    places = {}
+    places: dict[PurePosixPath, tuple[int, int] | str] = {}
     try:
         with tarfile.open(file, "r:") as opened:
             for member in opened:
@@ -195,36 +212,98 @@ def _open_tar(file: Path) -> ArchiveTree:
     return ArchiveTree(file, tuple(sorted(places)), places)
 
 
+@dataclass(frozen=True)
+class Layout:
+    """The paths of a tree by split.
+
+    Attributes:
+        labelled: of each split, the images that lie in the folder of a class.
+        loose: training images that do not.
+        place: which part of a path is its class.
+        others: images in folders that are neither split nor class.
+    """
+
+    labelled: dict[str, list[PurePosixPath]]
+    loose: list[PurePosixPath]
+    place: int
+    others: int
+
+
+def find_layout(tree: Tree) -> Layout:
+    """Which folders are splits and which are classes; refused where that is open."""
+    strip = _depth_around(tree.paths)
+    split = _has_splits(tree, strip)
+    found: dict[str, list[PurePosixPath]] = defaultdict(list)
+    loose, others = [], 0
+    for path in tree.paths:
+        parts = path.parts[strip:]
+        name = SPLIT_OF.get(parts[0].lower()) if split and len(parts) > 1 else "train"
+        if name is None:
+            others += 1
+        elif len(parts) >= (3 if split else 2):
+            found[name].append(path)
+        elif name == "train":
+            loose.append(path)
+    return Layout(found, loose, strip + split, others)
+
+
+def _has_splits(tree: Tree, strip: int) -> bool:
+    """Whether the outermost folders are splits, not classes."""
+    inner: dict[str, set[str]] = defaultdict(set)  # the folders in each of them
+    for path in tree.paths:
+        if len(path.parts) > strip + 1:
+            inner[path.parts[strip]].update(path.parts[strip + 1 : -1][:1])
+    named = {top: SPLIT_OF[top.lower()] for top in inner if top.lower() in SPLIT_OF}
+    others = sorted(set(inner) - set(named))
+    where = PurePosixPath(tree.name, *(tree.paths[0].parts[:strip] if tree.paths else ()))
+    if not named:
+        for top in others:
+            if any(SPLIT_OF.get(each.lower()) == "train" for each in inner[top]):
+                raise VitletError(
+                    f"{where} holds {top!r}, which holds a training folder: is {top!r} a class? Splits need to lie"
+                    f" outside, class folders in them. Give {where / top} as DATA, or rename the folder inside."
+                )
+        return False
+    if "train" not in named.values() and not others:
+        raise VitletError(
+            f"{where} holds {' and '.join(sorted(named))} and no training images; it needs a folder train beside them."
+            f" To measure a network on one of them, give that folder: {where / min(named)}."
+        )
+    trained = any(split == "train" and inner[top] for top, split in named.items())
+    if not others or (trained and len(set(named.values())) > 1):
+        return True
+    if not any(inner[top] for top in named):  # flat, like the others: a class that happens to be called train
+        return False
+    raise VitletError(
+        f"{where} holds {', '.join(sorted(named))} beside {', '.join(others[:5])}{', ...' if others[5:] else ''}: are"
+        " these splits or classes? Name the splits train, val and test, or move the class folders out of"
+        f" {min(named)}."
+    )
+
+
 def read_tree(tree: Tree, *, fewest_classes: int = 2) -> Dataset:
     """The classes and splits of a tree; val and test are None where there are none."""
     if not tree.paths:
         raise VitletError(
             f"{tree.name} holds no class folders and no images; it needs one sub-folder of images per class."
         )
-    strip = _depth_around(tree.paths)
-    split_of = {name: split for split, names in SPLITS.items() for name in names}
-    found: dict[str, list[PurePosixPath]] = defaultdict(list)
-    tops = {path.parts[strip] for path in tree.paths if len(path.parts) > strip + 1}
-    split = any(split_of.get(top) == "train" for top in tops)
-    loose = 0
-    for path in tree.paths:
-        parts = path.parts[strip:]
-        name = split_of.get(parts[0]) if split else "train"
-        if name is None or len(parts) < (3 if split else 2):
-            loose += name is not None
-            continue
-        found[name].append(path)
+    layout = find_layout(tree)
+    found, place, loose = layout.labelled, layout.place, len(layout.loose)
     if not found["train"]:
         raise VitletError(
             f"{tree.name} holds {loose} images and no class folders; it needs one sub-folder of images per class."
         )
-    place = strip + split
     classes = tuple(sorted({path.parts[place] for path in found["train"]}))
     if len(classes) < fewest_classes:
         raise VitletError(f"{tree.name} holds one class ({classes[0]!r}); a classifier needs at least two.")
+    for name in classes:
+        if any("\ud800" <= letter <= "\udfff" for letter in name):  # bytes that are no UTF-8: no file could hold it
+            raise VitletError(f"{tree.name} holds the class folder {name!r}, which cannot be written. Rename it.")
     sets = {name: label_paths(tree, paths, classes, place) for name, paths in found.items()}
-    note = f"images left out because they lie beside the class folders: {loose}" if loose else ""
-    return Dataset(classes, sets["train"], sets.get("val"), sets.get("test"), note)
+    notes = [f"{LEFT_OUT}: {loose}"] if loose else []
+    if layout.others:
+        notes.append(f"images left out because their folder is neither train, val nor test: {layout.others}")
+    return Dataset(classes, sets["train"], sets.get("val"), sets.get("test"), "; ".join(notes))
 
 
 def label_paths(tree: Tree, paths: Sequence[PurePosixPath], classes: Sequence[str], place: int) -> ImageSet:
@@ -245,7 +324,7 @@ def _depth_around(paths: Sequence[PurePosixPath]) -> int:
     """How many folders hold everything else: an archive often has one folder around its splits or classes."""
     depth = 0
     while all(len(path.parts) > depth + 2 for path in paths) and len({path.parts[depth] for path in paths}) == 1:
-        if any(paths[0].parts[depth] in names for names in SPLITS.values()):
+        if paths[0].parts[depth].lower() in SPLIT_OF:
             break
         depth += 1
     return depth

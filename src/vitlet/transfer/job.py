@@ -55,6 +55,11 @@ class TransferJob:
         return len(self.samples.samples)
 
     @property
+    def fingerprints(self) -> Mapping[str, str]:
+        """Not known."""
+        return {}
+
+    @property
     def validates(self) -> bool:
         """Whether there are validation images."""
         return "val" in self.evaluations
