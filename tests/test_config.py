@@ -160,3 +160,21 @@ def test_a_task_without_a_weight_has_the_one_it_suggests() -> None:
     assert weights == {"drloc": 0.5, "sprel": 1.0, "attention-distance": 0.3, "angle": 0.25}
     for name in TASKS:
         assert declared_weight(name) == load_task(name).suggested_weight
+
+
+def test_a_preset_on_top_of_a_run_s_own_file(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(RunConfig(data="a", aug="light", num_classes=7).resolved().dump())
+    drloc, light = RunConfig(aug="drloc").resolved(), RunConfig(aug="light").resolved()
+    chosen = parse("-c", str(tmp_path / "run.yaml"), "--aug", "drloc", "--mixup", "0.5").resolved()
+    assert (chosen.aa, chosen.cutmix, chosen.mixup) == (drloc.aa, drloc.cutmix, 0.5)
+    same = parse("-c", str(tmp_path / "run.yaml")).resolved()
+    assert (same.aa, same.cutmix, same.num_classes) == (light.aa, light.cutmix, 7)
+    assert parse("b", "-c", str(tmp_path / "run.yaml")).num_classes is None  # of other data
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"), [("--fold 2", "folds is not given"), ("--val-fraction 1", "leaves nothing to train on")]
+)
+def test_settings_that_would_do_nothing(line: str, sentence: str) -> None:
+    with pytest.raises(VitletError, match=sentence):
+        parse_line(line)

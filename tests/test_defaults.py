@@ -136,6 +136,27 @@ def test_tune_searches_and_goes_on(folder: Path, tmp_path: Path, capsys: pytest.
     assert 1e-3 / 5 <= best.lr <= 1e-3 * 5
     assert 0.05 <= best.tasks["drloc"].weight <= 5
     assert json.loads((tmp_path / "t" / "trial-0" / "result.json").read_text())["test"] is None
+    assert main([*words, "--lr", "0.1"]) == 2
+    assert "is a search with other settings: lr was 0.001, now 0.1" in capsys.readouterr().err
+
+
+@pytest.mark.heavy
+def test_tune_chooses_tasks_searches_the_rate_that_counts_and_outlives_a_try(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("optuna", reason="the extra tune is not installed")
+    monkeypatch.setattr("vitlet.defaults.MEASURED", KNOWN)
+    monkeypatch.chdir(tmp_path)
+    words = ["tune", str(folder), *QUICK, "--lr-base", "0.001", "--trials", "1"]
+    assert main(words) == 0
+    assert "chosen: drloc (weight 0.25)" in capsys.readouterr().out
+    best = RunConfig.from_dict(RunConfig.read(tmp_path / "runs" / "tune-data-vit_tiny_patch16_224" / "best.yaml"))
+    assert (best.lr_base, best.tasks["drloc"].weight) == (pytest.approx(0.001), pytest.approx(0.25))
+    diverging = ["--task", "none", "--lr", "1e30", "--clip-grad", "none", "--epochs", "3", "--output", "other"]
+    assert main(["tune", str(folder), *QUICK, *diverging, "--trials", "2"]) == 4
+    printed = capsys.readouterr()
+    assert "try 2: diverged with lr" in printed.out
+    assert "every try diverged" in printed.err
 
 
 @pytest.mark.heavy  # optuna is there

@@ -158,6 +158,23 @@ def test_existing_runs_are_not_overwritten_unless_asked(folder: Path, tmp_path: 
     with pytest.raises(vitlet.VitletError, match="is not a run"):
         train(replace(settings, output=str(tmp_path / "other"), overwrite=True))
     assert (tmp_path / "other" / "diary.txt").read_text() == "mine"
+    (tmp_path / "other" / "config.yaml").write_text("name: my page")
+    with pytest.raises(vitlet.VitletError, match="is not a run"):
+        train(replace(settings, output=str(tmp_path / "other"), overwrite=True))
+    (tmp_path / "run" / "thesis.tex").write_text("mine")
+    with pytest.raises(vitlet.VitletError, match=r"holds 'thesis\.tex', which no run has written"):
+        train(replace(settings, overwrite=True))
+    assert (tmp_path / "run" / "thesis.tex").read_text() == "mine"
+
+
+def test_an_output_that_cannot_be_is_said(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(vitlet.VitletError, match=r"cannot write in .*file: "):
+        train(config(folder, tmp_path / "file" / "run", epochs=1))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    train(replace(config(folder, tmp_path, epochs=1), output="."))
+    assert (tmp_path / "here" / "result.json").is_file()
 
 
 def test_a_run_folder_in_use_is_refused(folder: Path, tmp_path: Path) -> None:

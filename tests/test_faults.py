@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -342,6 +343,9 @@ def test_other_data_is_refused(data: Path, tmp_path: Path) -> None:
     config = interrupted(own, tmp_path / "run")
     (own / "0" / "0.png").unlink()
     with pytest.raises(vitlet.VitletError, match="its training images were 33, the data now has 32"):
+        train(config)
+    shutil.copy(own / "0" / "1.png", own / "0" / "another.png")  # as many as before
+    with pytest.raises(vitlet.VitletError, match="images are not those that it began with"):
         train(config)
     (own / "1").rename(own / "one")
     with pytest.raises(vitlet.VitletError, match=r"its classes were \['0', '1', '2'\]"):

@@ -225,3 +225,66 @@ def test_a_run_that_is_not_finished_works_and_says_so(
     (run / "result.json").unlink()
     assert main(["predict", str(run), str(image)]) == 0
     assert "is not finished (2 of 2 epochs): these are its best weights so far" in capsys.readouterr().err
+
+
+@pytest.fixture
+def own_run(folder: Path, tmp_path: Path) -> Path:
+    """A run on a folder that a test may change, with a file that is no image."""
+    (folder / "digit 0" / "broken.png").write_text("no image")
+    words = ["--img-size", "16", "--model-kwargs", "patch_size=4", "embed_dim=16", "depth=1", "num_heads=2"]
+    words += ["--epochs", "1", "-b", "8", "--task", "none", "--val-fraction", "0.4", "--skip-unreadable"]
+    assert main(["train", str(folder), *words, "--output", str(tmp_path / "own")]) == 0
+    return tmp_path / "own"
+
+
+def test_evaluation_knows_the_run_s_classes_and_images_again(
+    own_run: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measured() -> dict[str, object]:
+        capsys.readouterr()
+        assert main(["evaluate", str(own_run), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
+
+    trained = json.loads((own_run / "result.json").read_text())["val"]
+    before = measured()
+    assert {key: before[key] for key in trained} == pytest.approx(trained)
+    assert before["data"] == f"{folder} (val)"
+    shutil.rmtree(folder / "digit 1")  # the last class is now the second of the folder, and still the run's third
+    assert set(Predictor.load(own_run, device="cpu").images()[0].labels) == {0, 2}
+    shutil.copy(folder / "digit 2" / "000.png", folder / "digit 2" / "another.png")
+    assert "not the images that the run had" in str(measured()["data"])
+    (folder / "digit 2").rename(folder / "digit 3")
+    assert main(["evaluate", str(own_run)]) == 2
+    assert "the class 'digit 3', which is not among the 3 classes of the run" in capsys.readouterr().err
+
+
+def test_all_images_of_the_run_s_own_folder_are_said_to_be_seen(
+    own_run: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", str(own_run), str(folder)]) == 0
+    assert "(all images, those that the run learned from among them): 24 images" in capsys.readouterr().out
+
+
+def test_a_table_names_the_images_beside_it(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "lists").mkdir()
+    rows = [f"{file.relative_to(folder)},{file.parent.name}" for file in sorted(folder.rglob("*.png"))]
+    table = tmp_path / "lists" / "list.csv"
+    table.write_text("\n".join(["path,label", *rows]))
+    words = ["--img-size", "16", "--model-kwargs", "patch_size=4", "embed_dim=16", "depth=1", "num_heads=2"]
+    words += ["--epochs", "1", "--task", "none", "--data-dir", str(folder), "--output", str(tmp_path / "run")]
+    assert main(["train", str(table), *words]) == 0
+    assert main(["evaluate", str(tmp_path / "run"), str(table)]) == 2
+    assert "no such image file" in capsys.readouterr().err  # beside the list there are none
+    assert main(["evaluate", str(tmp_path / "run"), str(table), "--data-dir", str(folder)]) == 0
+    assert "24 images" in capsys.readouterr().out
+
+
+def test_calibration_is_not_measured_on_what_it_was_fitted_on(
+    small_runs: list[Path], shared_folder: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(small_runs[0], run)
+    found = calibrate(run, str(shared_folder), device="cpu")
+    assert found.fitted.data == f"{shared_folder} (val)"
+    assert found.tested is not None
+    assert calibrate(run, str(shared_folder / "test"), device="cpu").tested is None

@@ -13,8 +13,10 @@ import torch
 from safetensors.torch import load_file
 
 import vitlet
+from vitlet import probes
 from vitlet.cli import main
 from vitlet.config import RunConfig, TaskConfig
+from vitlet.data.images import ImageSet
 from vitlet.data.sources import load_dataset, load_unlabelled
 from vitlet.engine import train
 from vitlet.errors import VitletError
@@ -291,3 +293,33 @@ def test_loading_reports_what_became_of_each_weight(pretrained: Path) -> None:
     assert set(report.loaded) == set(model.state_dict()) - {"head.weight", "head.bias", "pos_embed"}
     assert report.fresh == ("pos_embed", "head.weight", "head.bias")
     assert "weights loaded, 3 fresh (pos_embed, head.weight, head.bias)" in str(report)
+
+
+def test_what_a_probe_says_of_an_image_depends_on_no_other(shared_folder: Path, tmp_path: Path) -> None:
+    train(config(shared_folder, tmp_path / "run", epochs=3, lr=0.003))
+    shutil.copytree(shared_folder, tmp_path / "less")
+    alone = {}
+    for name in ("digit 0", "digit 1", "digit 2"):
+        shutil.rmtree(tmp_path / "less" / "test")
+        shutil.copytree(shared_folder / "test" / name, tmp_path / "less" / "test" / name)
+        (alone[name],) = probe(tmp_path / "run", str(tmp_path / "less"), fractions=(1.0,), neighbours=3, device="cpu")
+    (together,) = probe(tmp_path / "run", fractions=(1.0,), neighbours=3, device="cpu")
+    assert together.knn == pytest.approx(sum(each.knn for each in alone.values()) / 3)
+    assert together.linear == pytest.approx(sum(each.linear or 0.0 for each in alone.values()) / 3)
+
+
+def test_a_probe_tests_on_what_the_run_held_out(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = config(folder, tmp_path / "run", seed=7, val_fraction=0.4, classes=("digit 0", "digit 2"), epochs=1)
+    train(chosen)
+    seen = []
+    extract = probes.extract
+
+    def listen(images: ImageSet, *others: Any) -> Any:
+        seen.append({images.key(index) for index in range(len(images))})
+        return extract(images, *others)
+
+    monkeypatch.setattr(probes, "extract", listen)
+    probe(tmp_path / "run", fractions=(1.0,), neighbours=3, seed=1, device="cpu")
+    dataset = load_dataset(data_request(chosen))
+    assert dataset.val is not None
+    assert seen == [{images.key(index) for index in range(len(images))} for images in (dataset.train, dataset.val)]

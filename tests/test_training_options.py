@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,12 +21,13 @@ import vitlet
 from vitlet.averaging import Average
 from vitlet.checkpoint import Checkpoints
 from vitlet.cli import main
+from vitlet.commands.train import run_config
 from vitlet.config import RunConfig
 from vitlet.engine import train
 from vitlet.objective import Objective, Outcome
 from vitlet.predict import Predictor
 from vitlet.prepare import prepare
-from vitlet.runs import read_config, read_rows
+from vitlet.runs import find_unfinished, read_config, read_rows
 
 
 @pytest.fixture(scope="module")
@@ -222,6 +224,11 @@ def test_the_spawn_start_method(data: Path, tmp_path: Path) -> None:
     assert all(torch.equal(here[name], spawned[name]) for name in here)
 
 
+def job_settings(words: list[str]) -> RunConfig:
+    """What a command line comes to, no setting open."""
+    return prepare(run_config("vitlet train", "", words[1:])[0]).config
+
+
 def test_resume_auto_without_an_output(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -241,6 +248,15 @@ def test_resume_auto_without_an_output(
     assert main(words) == 130
     monkeypatch.setattr(Objective, "forward", forward)
     assert main([*words, "--seed", "1"]) == 0  # other settings: another run
+    shutil.rmtree("runs/data-vit_tiny_patch16_224-2")
+    for finished in ("--seed", "1"), ("--aug", "drloc"), ("--drop-path", "0.1"), ("--task", "drloc=1"):
+        calls[0] = 0
+        monkeypatch.setattr(Objective, "forward", fail_late)
+        assert main([*words[:-2], *finished, "--output", "runs/data-vit_tiny_patch16_224-9", "--overwrite"]) == 130
+        assert find_unfinished(job_settings(words)) == Path("runs/data-vit_tiny_patch16_224-1")
+    shutil.rmtree("runs/data-vit_tiny_patch16_224-9")
+    monkeypatch.setattr(Objective, "forward", forward)
+    assert main([*words, "--seed", "1"]) == 0
     assert main(words) == 0
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
         "data-vit_tiny_patch16_224-1",
