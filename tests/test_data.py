@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torchvision.transforms.v2 import functional as V
 
 from conftest import write_digits
 from vitlet.data.augment import Augment, Recipe, shifted
@@ -86,6 +88,23 @@ def test_preprocess_covers_the_centre() -> None:
 
 def keys(augment: Augment, count: int, seed: int = 0) -> torch.Tensor:
     return keyed_uniforms(augment.keys, seed, [0] * count, range(count))
+
+
+def test_a_thread_of_pixels_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    resize = V.resize
+
+    def listen(image: torch.Tensor, size: list[int], **options: Any) -> torch.Tensor:
+        sizes.append(size)
+        return resize(image, size, **options) if max(size) < 1000 else torch.zeros(1, 24, 16)
+
+    monkeypatch.setattr(V, "resize", listen)
+    small = preprocess((24, 16), channels=1)
+    row = torch.arange(1_000_001) // 3907  # a long and slow ramp
+    for thread in (row[None, None].byte(), row[None, :, None].byte()):
+        assert small.pixels(thread).shape == (1, 24, 16)
+        assert (small.pixels(thread).float() - 128).abs().max() <= 1
+    assert max(max(size) for size in sizes) <= 32 * 24  # not 24 million columns
 
 
 @pytest.mark.parametrize("crop", ["resized", "padded", "none"])

@@ -42,6 +42,14 @@ def test_sixteen_bits_are_scaled_not_clipped() -> None:
     assert np.array_equal(tiff[0], RAMP)
 
 
+@pytest.mark.parametrize("top", [1.0, 255.0, 65535.0])
+def test_floats_are_scaled_and_holes_are_black(top: float) -> None:
+    values = np.array([[0.0, top / 2, top, np.nan]], dtype=np.float32)
+    file = io.BytesIO()
+    Image.fromarray(values).save(file, "TIFF")
+    assert decode_image(file.getvalue(), 1, name="x")[0, 0].tolist() == [0, 128, 255, 0]
+
+
 def test_palette_and_cmyk_are_converted() -> None:
     colours = Image.fromarray(np.stack([RAMP, RAMP.T, 255 - RAMP], axis=-1))
     palette = colours.convert("P", palette=Image.Palette.ADAPTIVE, colors=64)

@@ -115,10 +115,10 @@ def _pixels(image: Image.Image, channels: int) -> np.ndarray[tuple[int, ...], np
 def _to_bytes(
     values: np.ndarray[tuple[int, ...], np.dtype[np.generic]],
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Sixteen-bit (and wider) grey scaled to eight: 65535 becomes 255; floats are taken as 0 to 1, or 0 to 255."""
-    numbers = values.astype(np.float64)
+    """Sixteen-bit (and wider) grey scaled to eight: 65535 becomes 255; floats are 0 to 1, to 255 or to 65535."""
+    numbers = np.nan_to_num(values.astype(np.float64))
     if values.dtype.kind == "f":
-        top = 1.0 if numbers.max(initial=0.0) <= 1.0 else 255.0
+        top = next((top for top in (1.0, 255.0) if numbers.max(initial=0.0) <= top), 65535.0)
     else:
         top = 65535.0 if numbers.max(initial=0.0) <= 65535 else 4294967295.0
     return np.clip(np.rint(numbers / top * 255), 0, 255).astype(np.uint8)

@@ -9,6 +9,9 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as V
 
+LONGEST = 32
+"""Sides that would be scaled to more than so many times the input are cut first: a thread of pixels fills no memory."""
+
 
 class Preprocess:
     """Size, crop and normalisation of a network's input.
@@ -33,6 +36,9 @@ class Preprocess:
         """The resized and cropped image, still uint8: ``(C, *size)``."""
         height, width = self.size
         factor = max(height / image.shape[1], width / image.shape[2]) / self.crop_pct
+        longest = [round(LONGEST * side / factor) for side in self.size]
+        if image.shape[1] > longest[0] or image.shape[2] > longest[1]:
+            image = V.center_crop(image, [min(pair) for pair in zip(image.shape[1:], longest, strict=True)])
         scaled = [max(height, round(image.shape[1] * factor)), max(width, round(image.shape[2] * factor))]
         if scaled != list(image.shape[1:]):
             image = V.resize(image, scaled, interpolation=InterpolationMode.BICUBIC, antialias=True)
