@@ -348,3 +348,11 @@ def test_balanced_accuracy_and_per_class() -> None:
     assert scores.per_class == (100.0, 100.0, 0.0, None)
     assert scores.top1 == pytest.approx(100 * 5 / 6)
     assert scores.balanced == pytest.approx(200 / 3)
+
+
+def test_a_run_begins_by_saying_what_it_learns_from(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "digit 2").rename(folder / "digit\x1b[2J")
+    train(config(folder, tmp_path / "run", epochs=1))
+    assert "21 training images of 3 classes ('digit\\x1b[2J', digit 0, digit 1)" in capsys.readouterr().out

@@ -175,7 +175,7 @@ class Trainer:
             self.folder.trackers = open_trackers(self.config, self.folder.path, self.state.epoch)
             self.folder.write_rows(self.state.rows)  # those of epochs that will be trained again are gone
         with self.interrupts, self.reporter:
-            for line in (*self.notes, self._rules()):
+            for line in (self._data(), *self.notes, self._rules()):
                 self.reporter.say(line)
             try:
                 while self.state.epoch < self.config.epochs and not self._patience_is_over():
@@ -382,6 +382,13 @@ class Trainer:
         self.saved = checkpoint.path.name
         place = f"epoch {self.state.epoch + 1}, step {self.state.step + 1}"
         return [*notes, f"continued from {checkpoint.path} at {place}"]
+
+    def _data(self) -> str:
+        """What is learned from: a folder that was read in another way than it was meant shows here."""
+        classes = [name if name.isprintable() else repr(name) for name in self.job.classes]
+        shown = ", ".join(classes[:5]) + (", ..." if len(classes) > 5 else "")
+        named = f" of {len(classes)} classes ({shown})" if classes else ""
+        return f"{self.job.images:,} training images{named}"
 
     def _rules(self) -> str:
         """How the batch is shared and where the learning rate comes from."""
