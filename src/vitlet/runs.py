@@ -97,8 +97,8 @@ class RunFolder:
         """Give the folder back."""
         for tracker in self.trackers:
             tracker.close()
+        Path(self._lock.lock_file).unlink(missing_ok=True)  # before it is free: another process may take it at once
         self._lock.release()
-        Path(self._lock.lock_file).unlink(missing_ok=True)
 
     def write_text(self, name: str, text: str) -> None:
         """Write a small file whole or not at all."""
