@@ -1,12 +1,12 @@
 """Pre-training with RelViT's tasks against SimCLR of the `lightly` package, in the same budget, then fine-tuning.
 
     pip install lightly
-    python benchmarks/other_pretraining.py IMAGENETTE [--work FOLDER] [--output benchmarks/results/other_pretraining.md]
+    python benchmarks/other_pretraining.py DATA_DIR [--work FOLDER] [--output benchmarks/results/other_pretraining.md]
 
-IMAGENETTE holds {train,val}/CLASS. Network and settings are those of `studies/confirmation`: a tenth of Imagenette, 852
-images of 64 px, a ViT 96 wide and 4 deep, 20 passes of so many images through the network in all, batches of 32. Labels
-alone: 20 epochs, read from that study's cells. RelViT's tasks (`sprel` and `position`): 10 epochs without labels, then
-10 with. SimCLR: 5 epochs of two views of each image (its own augmentation and head, temperature 0.5), then 10 with
+DATA_DIR holds Imagenette, as for `studies/confirmation`. Network and settings are that study's: a tenth of Imagenette,
+852 images of 64 px, a ViT 96 wide and 4 deep, 20 passes of so many images through the network in all, batches of 32.
+Labels alone: 20 epochs, read from that study's cells. RelViT's tasks (`sprel` and `position`): 10 epochs without labels,
+then 10 with. SimCLR: 5 epochs of two views of each image (its own augmentation and head, temperature 0.5), then 10 with
 labels. The weights that are best on the validation images are tested once. The command can be stopped at any moment and
 given again.
 """
@@ -38,14 +38,14 @@ BASELINE = Path(__file__).parent.parent / "studies/confirmation/cells/imagenette
 ARMS = ("labels alone", "RelViT's tasks", "SimCLR (lightly)")
 
 
-def simclr(data: Path, seed: int, weights: Path) -> None:
+def simclr(data_dir: Path, seed: int, weights: Path) -> None:
     """Five epochs of two views of the run's own training images; the network's weights into a file."""
     from lightly.loss import NTXentLoss
     from lightly.models.modules import SimCLRProjectionHead
     from lightly.transforms import SimCLRTransform
 
     torch.manual_seed(seed)
-    config = RunConfig(data=str(data), fraction=0.1, val_fraction=0.1, seed=seed)
+    config = RunConfig(data="imagenette", data_dir=str(data_dir), fraction=0.1, val_fraction=0.1, seed=seed)
     images = load_dataset(data_request(config)).train
     pictures = [to_pil_image(images.image(index, 3)) for index in range(len(images))]
     two_views = SimCLRTransform(input_size=64, gaussian_blur=0.0)
@@ -78,22 +78,22 @@ def accuracy(arm: str, seed: int, chosen: argparse.Namespace) -> float:
     if arm == "labels alone":
         return float(json.loads((BASELINE / f"seed-{seed}.json").read_text())["test_best"])
     name = f"{ARMS.index(arm)}-{seed}"
-    output, data, end = chosen.work / name, str(chosen.imagenette), ["--seed", str(seed)]
+    output, end = chosen.work / name, ["--data-dir", str(chosen.data_dir), "--seed", str(seed)]
     before = chosen.work / f"{name}-before"
     if arm == "RelViT's tasks":
         tasks = ["--task", "sprel=1", "--task", "position=1", "--aug", "relvit"]
-        run(["pretrain", data, *COMMON, "--epochs", "10", *tasks, *end], before)
+        run(["pretrain", "imagenette", *COMMON, "--epochs", "10", *tasks, *end], before)
     elif not (before / "model.safetensors").is_file():
-        simclr(chosen.imagenette, seed, before / "model.safetensors")
+        simclr(chosen.data_dir, seed, before / "model.safetensors")
     start = before if (before / "result.json").is_file() else before / "model.safetensors"
-    run(["train", data, *COMMON, "--epochs", "10", "--task", "none", "--init", str(start), *end], output)
+    run(["train", "imagenette", *COMMON, "--epochs", "10", "--task", "none", "--init", str(start), *end], output)
     return float(json.loads((output / "result.json").read_text())["test"]["top1"])
 
 
 def main() -> None:
     """All seeds of all arms, then the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("imagenette", type=Path)
+    parser.add_argument("data_dir", type=Path)
     parser.add_argument("--work", type=Path, default=Path("runs/other_pretraining"))
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/other_pretraining.md"))
     parser.add_argument("--seeds", type=int, default=3)
@@ -105,7 +105,7 @@ def main() -> None:
     lines = [
         "# Pre-training by other means, in the same budget",
         "",
-        f"`python benchmarks/other_pretraining.py IMAGENETTE`, {date.today()}; {processor()}, one thread; torch"
+        f"`python benchmarks/other_pretraining.py DATA_DIR`, {date.today()}; {processor()}, one thread; torch"
         f" {torch.__version__}.",
         "",
         *(__doc__ or "").strip().splitlines()[5:],
