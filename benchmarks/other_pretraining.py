@@ -5,10 +5,10 @@
 
 DATA_DIR holds Imagenette, as for `studies/confirmation`. Network and settings are that study's: a tenth of Imagenette,
 852 images of 64 px, a ViT 96 wide and 4 deep, 20 passes of so many images through the network in all, batches of 32.
-Labels alone: 20 epochs, read from that study's cells. RelViT's tasks (`sprel` and `position`): 10 epochs without labels,
-then 10 with. SimCLR: 5 epochs of two views of each image (its own augmentation and head, temperature 0.5), then 10 with
-labels. The weights that are best on the validation images are tested once. The command can be stopped at any moment and
-given again.
+Labels alone: 20 epochs, read from that study's cells. RelViT's tasks (`sprel` and `position`): 10 epochs without,
+then 10 with labels. SimCLR: 5 epochs of two views of each image (its own augmentation and head, temperature 0.5), then
+10 with labels. The weights that are best on the validation images are tested once. The command can be stopped at any
+moment and given again.
 """
 
 from __future__ import annotations
