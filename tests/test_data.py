@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,14 @@ from torchvision.transforms.v2 import functional as V
 from conftest import write_digits
 from vitlet.data.augment import Augment, Recipe, shifted
 from vitlet.data.images import Arrays, Dataset, ImageSet
-from vitlet.data.loading import EpochOrder, EvaluationSet, TrainingSet, evaluation_loader, training_loader
+from vitlet.data.loading import (
+    EpochOrder,
+    EvaluationSet,
+    TrainingSet,
+    evaluation_loader,
+    loader_options,
+    training_loader,
+)
 from vitlet.data.preprocess import Preprocess
 from vitlet.data.randaugment import RandAugment
 from vitlet.data.randomness import keyed_uniforms, mix_seed
@@ -232,3 +240,15 @@ def test_evaluation_reads_every_image_once(folder: Path) -> None:
     batches = list(loader)
     assert sum(len(labels) for _, labels in batches) == len(dataset.train)
     assert torch.equal(batches[0][0][0], preprocess(channels=1)(dataset.train.image(0, 1)))
+
+
+def test_loading_processes_leave_the_end_to_the_one_that_they_load_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    options = loader_options(2, "cpu")
+    options["worker_init_fn"](0)
+    for problem in (ConnectionResetError("gone"), EOFError(), ValueError("a fault")):
+        sys.excepthook(type(problem), problem, None)
+    assert capsys.readouterr().err == "ValueError: a fault\n"
+    assert "worker_init_fn" not in loader_options(0, "cpu")

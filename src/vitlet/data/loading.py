@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -162,4 +163,17 @@ def _as_is(batch: Any) -> Any:
 def loader_options(workers: int, device: str) -> dict[str, Any]:
     """Of PyTorch's loader; a worker that says nothing for long is an error, not a reason to wait for ever."""
     options: dict[str, Any] = {"num_workers": workers, "pin_memory": device.startswith("cuda")}
-    return options | ({"persistent_workers": True, "timeout": WORKER_SECONDS} if workers else {})
+    if not workers:
+        return options
+    return options | {"persistent_workers": True, "timeout": WORKER_SECONDS, "worker_init_fn": leave_the_end_unsaid}
+
+
+def leave_the_end_unsaid(worker: int) -> None:
+    """In a loading process: print nothing when the process that it loads for is gone, which has said why."""
+    usual = sys.excepthook
+
+    def hook(kind: type[BaseException], problem: BaseException, trace: Any) -> None:
+        if not issubclass(kind, (ConnectionError, EOFError)):
+            usual(kind, problem, trace)
+
+    sys.excepthook = hook
