@@ -87,6 +87,17 @@ def test_what_is_known_is_what_the_committed_studies_say() -> None:
             assert known.fewest <= row.train_images <= known.most
 
 
+def test_the_fewest_images_are_those_of_a_gain_by_size() -> None:
+    folder = Path(__file__).parent.parent / "studies" / "sizes"
+    study = read_study(folder / "study.yaml")
+    rows = [row for row in summarise(study, finished_cells(study, folder)) if row.arm == MEASURED[0].arm]
+    fewest = min(rows, key=lambda row: row.train_images)
+    assert fewest.gain is not None
+    assert fewest.gain.count >= 3
+    assert fewest.gain.mean > (fewest.gain.half or 0.0) > 0
+    assert fewest.train_images == pytest.approx(MEASURED[0].fewest, rel=0.05)
+
+
 def test_the_command_chooses_says_so_and_can_be_told_not_to(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

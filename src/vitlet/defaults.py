@@ -61,12 +61,13 @@ MEASURED: tuple[Measured, ...] = (
         study="confirmation",
         arm="sprel+position",
         models="vit_.*",
-        fewest=850,
+        fewest=500,
         most=2000,
         tokens=256,
         tasks={"sprel": TaskConfig(1.0), "position": TaskConfig(1.0)},
         gains={"cifar10": (7.82, 1.49), "flowers102": (3.27, 0.94), "imagenette": (7.49, 1.35)},
-        how="a small ViT from scratch, 32 and 64 px, 20 epochs; it lasts for 80, studies/longer",
+        how="a small ViT from scratch, 32 and 64 px, 20 epochs; it lasts for 80, studies/longer, and is there with 512"
+        " images, studies/sizes",
     ),
     Measured(
         study="confirmation",

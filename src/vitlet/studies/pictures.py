@@ -105,6 +105,9 @@ def draw_sizes(study: Study, rows: Sequence[Row], path: Path) -> Path:
                     images, [row.best.mean for row in chosen], yerr=halves, label=arm, color=f"C{index % 10}", capsize=3
                 )
         axis.set(title=f"{group[0]}, {group[1]}", xlabel="training images", ylabel="accuracy, %", xscale="log")
+        sizes = sorted({row.train_images for row in rows if (row.dataset, row.model) == group})
+        axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        axis.set_xticks([], minor=True)
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)
     figure.savefig(path, dpi=130)
