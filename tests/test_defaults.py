@@ -148,7 +148,7 @@ def test_tune_searches_and_goes_on(folder: Path, tmp_path: Path, capsys: pytest.
     assert 0.05 <= best.tasks["drloc"].weight <= 5
     assert json.loads((tmp_path / "t" / "trial-0" / "result.json").read_text())["test"] is None
     assert main([*words, "--lr", "0.1"]) == 2
-    assert "is a search with other settings: lr was 0.001, now 0.1" in capsys.readouterr().err
+    assert "with other settings: lr 0.1 (the search has 0.001)" in capsys.readouterr().err
 
 
 @pytest.mark.heavy

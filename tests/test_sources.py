@@ -189,7 +189,7 @@ def test_tables_are_read_as_people_write_them(folder: Path, monkeypatch: pytest.
 def test_a_table_to_measure_on_needs_no_training_images(folder: Path) -> None:
     rows = [row | {"label": 7} for row in listed(folder, numbers=True) if row["split"] == "test"]
     table = write_table(folder.parent / "list.csv", rows)
-    dataset = open_dataset(str(table), fewest_classes=1)
+    dataset = open_dataset(Request(str(table)), fewest_classes=1)
     assert dataset.classes == ("7",)
     assert len(dataset.splits()["test"]) == 3
 
@@ -294,9 +294,9 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
 
 
 def test_folders_beside_splits_are_left_out_and_counted(tmp_path: Path) -> None:
-    dataset = load(make_tree(tmp_path, *two_of("train/a", "train/b", "test/a", "pictures/x")))
+    dataset = load(make_tree(tmp_path, *two_of("train/a", "train/b", "test/a", "test", "pictures/x")))
     assert dataset.classes == ("a", "b")
-    assert "neither train, val nor test: 2" in dataset.note
+    assert "they lie in no class of train, val or test: 4" in dataset.note
 
 
 @pytest.mark.parametrize(
@@ -334,6 +334,10 @@ def test_links_that_lead_up_are_not_followed_round(tmp_path: Path) -> None:
     make_tree(tmp_path, *two_of("a", "b"))
     (tmp_path / "a/up").symlink_to(tmp_path)
     assert len(load(tmp_path, val_fraction=0).train) == 4
+    (tmp_path / "a/up").unlink()
+    (tmp_path / "a/across").symlink_to(tmp_path / "b")
+    (tmp_path / "b/back").symlink_to(tmp_path / "a")  # a/across/back is a again
+    assert len(load(tmp_path, val_fraction=0).train) == 8
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -352,6 +356,7 @@ def test_pretraining_meets_no_image_that_a_training_holds_out(wrapped: bool, fol
         data = folder
     labelled, unlabelled = load(data), load_unlabelled(Request(str(data)))
     learned = {key.removeprefix("0/") for key in keys(unlabelled.train)}
+    assert ("join in" in unlabelled.note) == (not wrapped)
     held = {*keys(labelled.val), *(keys(labelled.test) if labelled.test is not None else [])}
     assert not learned & held
     assert learned >= set(keys(labelled.train))

@@ -249,10 +249,10 @@ def test_resume_auto_without_an_output(
     monkeypatch.setattr(Objective, "forward", forward)
     assert main([*words, "--seed", "1"]) == 0  # other settings: another run
     shutil.rmtree("runs/data-vit_tiny_patch16_224-2")
-    for finished in ("--seed", "1"), ("--aug", "drloc"), ("--drop-path", "0.1"), ("--task", "drloc=1"):
+    for others in ("--seed", "1"), ("--aug", "drloc"), ("--drop-path", "0.1"), ("--task", "drloc=1"):
         calls[0] = 0
         monkeypatch.setattr(Objective, "forward", fail_late)
-        assert main([*words[:-2], *finished, "--output", "runs/data-vit_tiny_patch16_224-9", "--overwrite"]) == 130
+        assert main([*words[:-2], *others, "--output", "runs/data-vit_tiny_patch16_224-9", "--overwrite"]) == 130
         assert find_unfinished(job_settings(words)) == Path("runs/data-vit_tiny_patch16_224-1")
     shutil.rmtree("runs/data-vit_tiny_patch16_224-9")
     monkeypatch.setattr(Objective, "forward", forward)

@@ -6,7 +6,6 @@ cross-entropy. It changes no guess, only how sure each is.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitlet.data.images import ImageSet, Subset
+from vitlet.data.store import content_digests
 from vitlet.errors import VitletError
 from vitlet.exported import checksum, is_export
 from vitlet.files import sync
@@ -72,10 +72,10 @@ def calibrate(run: Path, data: str | None = None, *, data_dir: str | None = None
     tested = None
     try:
         unseen, named = predictor.images(split="test")
-        left = _not_among(unseen, images)
-        tested = _measure(named, *predictor.logits(left), temperature) if len(left) else None
     except VitletError:  # no test images at hand; what they would have shown is left open
-        pass
+        unseen = None
+    if unseen is not None and len(left := _not_among(unseen, images)):
+        tested = _measure(named, *predictor.logits(left), temperature)
     found = Calibrated(temperature, fitted, tested)
     weights = weights_folder(run) / "model.safetensors"
     _write(run / FILE, {**found.to_dict(), "weights_sha256": checksum(weights)})
@@ -84,12 +84,8 @@ def calibrate(run: Path, data: str | None = None, *, data_dir: str | None = None
 
 def _not_among(images: ImageSet, others: ImageSet) -> ImageSet:
     """The images whose very bytes are not among the others."""
-
-    def prints(some: ImageSet) -> list[bytes]:
-        return [hashlib.blake2b(some.content(index), digest_size=16).digest() for index in range(len(some))]
-
-    known = set(prints(others))
-    return Subset(images, tuple(index for index, each in enumerate(prints(images)) if each not in known))
+    known = set(content_digests(others))
+    return Subset(images, tuple(index for index, each in enumerate(content_digests(images)) if each not in known))
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:

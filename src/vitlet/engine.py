@@ -22,7 +22,7 @@ from vitlet.distributed import World, joined, local_device, synchronised
 from vitlet.errors import InterruptedRunError, LostProcessError, NotFiniteError, VitletError, first_line
 from vitlet.evaluate import Scores
 from vitlet.interrupts import Interrupts
-from vitlet.job import Job
+from vitlet.job import Job, data_of, learned_from, other_data
 from vitlet.objective import Outcome
 from vitlet.prepare import make_autocast, prepare
 from vitlet.progress import Reporter
@@ -175,7 +175,7 @@ class Trainer:
             self.folder.trackers = open_trackers(self.config, self.folder.path, self.state.epoch)
             self.folder.write_rows(self.state.rows)  # those of epochs that will be trained again are gone
         with self.interrupts, self.reporter:
-            for line in (self._data(), *self.notes, self._rules()):
+            for line in (learned_from(self.job), *self.notes, self._rules()):
                 self.reporter.say(line)
             try:
                 while self.state.epoch < self.config.epochs and not self._patience_is_over():
@@ -351,9 +351,7 @@ class Trainer:
         about = {
             "step": self.step,
             "epoch": self.state.epoch,
-            "images": self.job.images,
-            "classes": list(self.job.classes),
-            "fingerprints": dict(self.job.fingerprints),
+            **data_of(self.job),
             "processes": self.world.size,
             "config": self.config.to_dict(),
         }
@@ -366,29 +364,12 @@ class Trainer:
         checkpoint, notes = self.world.by_first(self.checkpoints.newest)
         if checkpoint is None:
             return ["no checkpoint was saved before the run ended: from the start"]
-        for name, had, has in (
-            ("classes", checkpoint.about["classes"], list(self.job.classes)),
-            ("training images", checkpoint.about["images"], self.job.images),
-        ):
-            if had != has:
-                raise VitletError(f"cannot continue {checkpoint.path}: its {name} were {had}, the data now has {has}.")
-        for split, had in checkpoint.about.get("fingerprints", {}).items():
-            if self.job.fingerprints.get(split) != had:
-                raise VitletError(
-                    f"cannot continue {checkpoint.path}: its {split} images are not those that it began with. Files"
-                    " were added, removed or renamed; undo that, or start another run."
-                )
+        if problem := other_data(checkpoint.about, self.job):
+            raise VitletError(f"cannot continue {checkpoint.path}: {problem}")
         self.state.read(checkpoint, self.world)
         self.saved = checkpoint.path.name
         place = f"epoch {self.state.epoch + 1}, step {self.state.step + 1}"
         return [*notes, f"continued from {checkpoint.path} at {place}"]
-
-    def _data(self) -> str:
-        """What is learned from: a folder that was read in another way than it was meant shows here."""
-        classes = [name if name.isprintable() else repr(name) for name in self.job.classes]
-        shown = ", ".join(classes[:5]) + (", ..." if len(classes) > 5 else "")
-        named = f" of {len(classes)} classes ({shown})" if classes else ""
-        return f"{self.job.images:,} training images{named}"
 
     def _rules(self) -> str:
         """How the batch is shared and where the learning rate comes from."""

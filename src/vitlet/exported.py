@@ -29,6 +29,7 @@ from vitlet.data.preprocess import Preprocess
 from vitlet.errors import VitletError, first_line
 from vitlet.models.factory import rebuild
 from vitlet.runtimes import Dtype, OnnxNetwork, OpenVinoNetwork, TorchNetwork
+from vitlet.values import is_number
 
 Format = Literal["safetensors", "timm", "torch", "onnx", "openvino"]
 MANIFEST, WEIGHTS, CARD = "vitlet.json", "model.safetensors", "README.md"
@@ -115,6 +116,10 @@ def read_export(folder: Path) -> Exported:
     return about
 
 
+MOST = 1e30
+"""Means and spreads beyond it are not finite as float32."""
+
+
 def _check(about: Exported) -> None:
     """Refuse values with which no image could be prepared and no probability computed."""
     own = about.settings
@@ -122,18 +127,18 @@ def _check(about: Exported) -> None:
     if not isinstance(size, list) or len(size) != 3 or not all(type(side) is int and side > 0 for side in size):
         raise ValueError(f"input_size is {size!r}; it needs to be channels, height and width")
     for name, values in (("mean", mean), ("std", std)):
-        if not isinstance(values, list) or len(values) != size[0] or not all(map(_is_number, values)):
+        if (
+            not isinstance(values, list)
+            or len(values) != size[0]
+            or not all(is_number(value, MOST) for value in values)
+        ):
             raise ValueError(f"{name} is {values!r}; it needs a number for each of {size[0]} channels")
     if min(std) <= 0:
         raise ValueError(f"std is {std!r}; it needs to be more than 0")
-    if not _is_number(crop) or not 0 < crop <= 1:
+    if not is_number(crop) or not 0 < crop <= 1:
         raise ValueError(f"crop_pct is {crop!r}; it needs to be more than 0 and at most 1")
     if not 0 < about.temperature < math.inf:
         raise ValueError(f"temperature is {about.temperature!r}; it needs to be more than 0")
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < 1e30  # as float32 it has to be finite
 
 
 def load_network(folder: Path, about: Exported) -> nn.Module:

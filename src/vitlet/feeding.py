@@ -12,11 +12,12 @@ from torch import Tensor
 from vitlet.config import RunConfig
 from vitlet.data.augment import Crop, Recipe
 from vitlet.data.images import Dataset, ImageSet
+from vitlet.data.named import OFFICIAL
 from vitlet.data.preprocess import Preprocess
 from vitlet.data.randaugment import RandAugment
 from vitlet.data.shards import ShardStream
 from vitlet.data.sources import Request
-from vitlet.data.store import Fit, Shrink, Stored, Storing, default_cache_folder, keep_images
+from vitlet.data.store import Fit, Shrink, Stored, Storing, default_cache_folder, keep_images, readable
 from vitlet.errors import VitletError
 
 SMALL_SIDE = 64
@@ -40,6 +41,20 @@ def data_request(config: RunConfig) -> Request:
         per_class=config.per_class,
         seed=config.seed,
     )
+
+
+def other_request(config: RunConfig, data: str, data_dir: str | None) -> Request:
+    """The images of another source for a finished run, split as its own were; named datasets lie where its own did."""
+    if data_dir is None and data in OFFICIAL:
+        data_dir = config.data_dir
+    return Request(data, data_dir=data_dir, val_fraction=config.val_fraction, seed=config.seed)
+
+
+def readable_part(config: RunConfig, images: ImageSet) -> ImageSet:
+    """What can be read of them, where the run was told to be content with that."""
+    if not config.skip_unreadable:
+        return images
+    return readable(images, Storing(config.in_chans, skip_unreadable=True))[0]
 
 
 def choose_crop(config: RunConfig) -> Crop:

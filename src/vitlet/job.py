@@ -118,3 +118,30 @@ class Job(Protocol):
     def test(self, world: World) -> Measured:
         """The same of the test images."""
         ...
+
+
+def learned_from(job: Job) -> str:
+    """In words; a folder that was read in another way than it was meant shows here."""
+    classes = [name if name.isprintable() else repr(name) for name in job.classes]
+    shown = ", ".join(classes[:5]) + (", ..." if len(classes) > 5 else "")
+    return f"{job.images:,} training images" + (f" of {len(classes)} classes ({shown})" if classes else "")
+
+
+def data_of(job: Job) -> dict[str, Any]:
+    """What a checkpoint keeps of the data, to know it again."""
+    return {"images": job.images, "classes": list(job.classes), "fingerprints": dict(job.fingerprints)}
+
+
+def other_data(kept: Mapping[str, Any], job: Job) -> str:
+    """How a job's data differs from what was kept of it, in a sentence; nothing where it does not."""
+    has = data_of(job)
+    for key, name in (("classes", "classes"), ("images", "training images")):
+        if kept[key] != has[key]:
+            return f"its {name} were {kept[key]}, the data now has {has[key]}."
+    for split, print_then in kept.get("fingerprints", {}).items():  # older checkpoints have none
+        if has["fingerprints"].get(split) != print_then:
+            return (
+                f"its {split} images are not those that it began with. Files were added, removed or renamed; undo that,"
+                " or start another run."
+            )
+    return ""

@@ -15,15 +15,14 @@ from vitlet.config import RunConfig
 from vitlet.data.decode import read_image
 from vitlet.data.images import ImageSet
 from vitlet.data.loading import EvaluationSet, evaluation_loader
-from vitlet.data.named import OFFICIAL
 from vitlet.data.preprocess import Preprocess
 from vitlet.data.sources import load_dataset, open_dataset
 from vitlet.data.splits import fingerprint, pick_names
-from vitlet.data.store import Fit, Lazy, Storing, readable
+from vitlet.data.store import Fit, Lazy
 from vitlet.errors import VitletError, first_line
 from vitlet.evaluate import Scores, evaluate
 from vitlet.exported import is_export, load_network, read_export
-from vitlet.feeding import data_request
+from vitlet.feeding import data_request, other_request, readable_part
 from vitlet.models.factory import load_exported
 from vitlet.prepare import find_device
 from vitlet.runs import read_config, read_rows
@@ -128,12 +127,6 @@ class Predictor:
         """
         return self._own_split(split) if data is None else self._other(data, split, data_dir)
 
-    def _readable(self, images: ImageSet) -> ImageSet:
-        """What can be read of them, if the run was told to be content with that."""
-        if not self.config.skip_unreadable:
-            return images
-        return readable(images, Storing(self.config.in_chans, skip_unreadable=True))[0]
-
     @torch.inference_mode()
     def logits(self, images: ImageSet, *, batch_size: int = 128) -> tuple[Tensor, Tensor]:
         """Logits ``(n, classes)`` and labels ``(n,)`` of a whole set."""
@@ -145,12 +138,11 @@ class Predictor:
 
     def _other(self, data: str, split: str | None, data_dir: str | None) -> tuple[ImageSet, str]:
         """Images of a source: those of a split, or all where it has no splits; classes are matched by name."""
-        if data_dir is None and data in OFFICIAL:
-            data_dir = self.config.data_dir
-        dataset = open_dataset(data, data_dir=data_dir, fewest_classes=1)
+        dataset = open_dataset(other_request(self.config, data, data_dir), fewest_classes=1)
         found = dataset.splits()
         name = next(each for each in (split, "test", "val", "train") if each in found)
-        images = self._readable(pick_names(found[name], dataset.classes, self.classes, source=data))
+        named = pick_names(found[name], dataset.classes, self.classes, source=data)
+        images = readable_part(self.config, named)
         if name != "train":
             return images, f"{data} ({name})"
         own = Path(data).exists() and Path(self.config.data).exists() and Path(data).samefile(self.config.data)
@@ -165,7 +157,7 @@ class Predictor:
         images = dataset.test if name == "test" else dataset.val
         if images is None:
             raise VitletError(f"the data of this run ({config.data}) has no {name} images. Give a folder as DATA.")
-        images = self._readable(pick_names(images, dataset.classes, self.classes, source=config.data))
+        images = readable_part(config, pick_names(images, dataset.classes, self.classes, source=config.data))
         changed = self.source is not None and _changed(self.source, name, images)
         note = "; not the images that the run had: files were added, removed or renamed since" if changed else ""
         return images, f"{config.data} ({name}{note})"

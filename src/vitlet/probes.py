@@ -15,15 +15,14 @@ from vitlet.backbone import TimmBackbone
 from vitlet.config import RunConfig
 from vitlet.data.images import ImageSet, Subset
 from vitlet.data.loading import EvaluationSet, evaluation_loader
-from vitlet.data.named import OFFICIAL
 from vitlet.data.preprocess import Preprocess
 from vitlet.data.randomness import mix_seed
-from vitlet.data.sources import Request, load_dataset
+from vitlet.data.sources import load_dataset
 from vitlet.data.splits import keep
-from vitlet.data.store import Fit, Lazy, Storing, readable
+from vitlet.data.store import Fit, Lazy
 from vitlet.errors import VitletError
 from vitlet.features import Features, Needs
-from vitlet.feeding import data_request
+from vitlet.feeding import data_request, other_request, readable_part
 from vitlet.models.factory import build_model, data_statistics
 from vitlet.models.initialise import load_weights, pooled_features, switch_positions_off
 from vitlet.prepare import find_device
@@ -87,29 +86,25 @@ def probe(
     config = read_config(run)
     request = replace(data_request(config), fraction=1.0, per_class=None)
     if data is not None:
-        where_named = data_dir or (config.data_dir if data in OFFICIAL else None)
-        request = Request(data, data_dir=where_named, val_fraction=config.val_fraction, seed=config.seed)
+        request = other_request(config, data, data_dir)
     dataset = load_dataset(request)
     tested = dataset.test if dataset.test is not None else dataset.val
     if tested is None:
         raise VitletError(f"{request.data} has no images to test on; give test or val images.")
-    if config.skip_unreadable:
-        storing = Storing(config.in_chans, skip_unreadable=True)
-        dataset = replace(dataset, train=readable(dataset.train, storing)[0])
-        tested = readable(tested, storing)[0]
-    dataset = replace(dataset, train=keep(dataset.train, per_class=per_class, seed=seed))
+    tested = readable_part(config, tested)
+    train = keep(readable_part(config, dataset.train), per_class=per_class, seed=seed)
     where = find_device(device)
     kinds: dict[str, Any] = {"run": _network(config, run_weights(run))}
     if baselines:
         kinds |= {"random weights": _network(config, None), "raw pixels": None}
-    subsets = {fraction: keep(dataset.train, fraction=fraction, seed=seed) for fraction in fractions}
+    subsets = {fraction: keep(train, fraction=fraction, seed=seed) for fraction in fractions}
     results = []
     for kind, model in kinds.items():
-        layers, labels = extract(dataset.train, model, config, where)
+        layers, labels = extract(train, model, config, where)
         of_tested, answers = extract(tested, model, config, where)
         for fraction, subset in subsets.items():
             chosen = torch.arange(len(labels))
-            if isinstance(subset, Subset) and subset is not dataset.train:
+            if isinstance(subset, Subset) and subset is not train:
                 chosen = torch.tensor(subset.indices)
             named = labels[chosen]
             block = _choose_layer([each[chosen] for each in layers], named, neighbours, layer)

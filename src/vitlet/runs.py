@@ -30,8 +30,8 @@ from vitlet.trackers import Tracker
 Config = TypeVar("Config", bound=RunConfig)
 
 OWN = (
-    *("config.yaml", "metrics.jsonl", "metrics.csv", "events.*", "last", "best", "checkpoints", "result.json", ".*"),
-    *("not_finite.json", "curves.png", "calibration.json", "export", "report.html", "wandb"),
+    *("config.yaml", "metrics.jsonl", "metrics.csv", "events.*", "last", "best", "checkpoints", "result.json"),
+    *(".*.tmp", ".DS_Store", "not_finite.json", "curves.png", "calibration.json", "export", "report.html", "wandb"),
 )
 """What runs and the commands on them leave in a run's folder."""
 
@@ -160,10 +160,16 @@ def _require_only_a_run(path: Path) -> None:
 def differing(path: Path, given: Mapping[str, Any], kind: type[RunConfig] = RunConfig) -> list[str]:
     """The settings among these that a run's own contradict, in words; those free to change do not count."""
     stored = read_config(path, kind).to_dict()
-    asked = kind.from_dict({**stored, **given}).to_dict()
+    return differences(stored, kind.from_dict({**stored, **given}).to_dict(), kind)
+
+
+def differences(
+    stored: Mapping[str, Any], asked: Mapping[str, Any], kind: type[RunConfig], owner: str = "the run"
+) -> list[str]:
+    """Where two sets of settings differ, in words, but for those that are free to change."""
     free = {item.name for item in kind.settings() if item.metadata["free"]}
     return [
-        f"{key} {asked.get(key)!r} (the run has {stored.get(key)!r})"
+        f"{key} {asked.get(key)!r} ({owner} has {stored.get(key)!r})"
         for key in sorted(stored.keys() | asked.keys())
         if key not in free and asked.get(key) != stored.get(key)
     ]
@@ -188,11 +194,13 @@ def resumed(config: Config, given: Mapping[str, Any]) -> Config:
     assert config.resume is not None
     if config.overwrite:
         raise VitletError("--resume continues a run, --overwrite empties it; leave one of them out.")
-    if config.resume == "auto" and config.output is None:
-        return config
-    path = Path(config.output if config.resume == "auto" and config.output else config.resume)
-    if config.resume == "auto" and not (path / "config.yaml").is_file():
-        return replace(config, resume=None)
+    path = Path(config.resume)
+    if config.resume == "auto":
+        if config.output is None:
+            return config
+        path = Path(config.output)
+        if not (path / "config.yaml").is_file():
+            return replace(config, resume=None)
     if config.output is not None and Path(config.output) != path:
         raise VitletError(f"--resume {path} goes on in its own folder; leave out --output {config.output}.")
     given = {key: value for key, value in given.items() if key not in ("resume", "output", "overwrite")}
@@ -204,7 +212,8 @@ def find_unfinished(config: RunConfig) -> Path | None:
     found = [path.parent for path in Path("runs").glob(f"{run_name(config)}-*/config.yaml")]
     for path in sorted(found, key=lambda run: (run / "config.yaml").stat().st_mtime, reverse=True):
         try:
-            if not (path / "result.json").is_file() and not differing(path, config.to_dict(), type(config)):
+            stored = read_config(path, type(config)).to_dict()
+            if not (path / "result.json").is_file() and not differences(stored, config.to_dict(), type(config)):
                 return path
         except VitletError:  # settings of another version: not this command's run
             continue

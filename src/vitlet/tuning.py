@@ -9,8 +9,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from vitlet.config import RunConfig
 from vitlet.data.sources import load_dataset
 from vitlet.defaults import choose_tasks
@@ -18,6 +16,7 @@ from vitlet.engine import train
 from vitlet.errors import NotFiniteError, VitletError, first_line
 from vitlet.feeding import data_request
 from vitlet.progress import duration
+from vitlet.runs import differences
 
 LR_FACTOR = 5.0
 WEIGHT_FACTOR = 10.0
@@ -103,22 +102,21 @@ def tune(
 
 def _claim(folder: Path, config: RunConfig) -> None:
     """Make the folder of a search, or find that it is one of these very settings."""
-    file, text = folder / "searched.yaml", config.dump()
+    file = folder / "searched.yaml"
     if not file.is_file():
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if any(folder.iterdir()):
                 raise VitletError(f"{folder} holds other files and is no search; choose another --output.")
-            file.write_text(text, encoding="utf-8")
+            file.write_text(config.dump(), encoding="utf-8")
         except OSError as problem:
             raise VitletError(f"cannot write in {folder}: {problem.strerror}. Choose another --output.") from problem
         return
-    had, has = RunConfig.read(file), yaml.safe_load(text)
-    if different := sorted(key for key in had.keys() | has.keys() if had.get(key) != has.get(key)):
-        name = different[0]
+    had = RunConfig.from_dict(RunConfig.read(file), source=str(file)).to_dict()
+    if different := differences(had, config.to_dict(), RunConfig, "the search"):
         raise VitletError(
-            f"{folder} is a search with other settings: {name} was {had.get(name)!r}, now {has.get(name)!r}. Choose"
-            " another --output, or give the same settings to go on."
+            f"cannot go on with the search {folder} with other settings: {'; '.join(different)}. Choose another"
+            " --output, or give the same ones."
         )
 
 

@@ -12,6 +12,11 @@ ImageSize = tuple[int, int]  # height, width
 Names = tuple[str, ...]
 
 
+def is_number(value: Any, below: float = float("inf")) -> bool:
+    """Whether a value of a JSON or YAML file is a number, not true or false, and within ``below`` of 0."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < below
+
+
 def coerce(value: Any, hint: Any, where: str) -> Any:
     """The value as the type that is wanted, from a flag's text or a YAML value; a sentence if it is neither."""
     if get_origin(hint) in (Union, types.UnionType):

@@ -17,10 +17,10 @@ def run(words: list[str]) -> int:
     parser.add_argument("-j", "--workers", type=int, help="processes that read images (default: one per core)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     chosen = parser.parse_all(words)
-    from vitlet.data.sources import open_dataset
+    from vitlet.data.sources import Request, open_dataset
     from vitlet.summary import print_scan
 
-    dataset = open_dataset(chosen.data, data_dir=chosen.data_dir, fewest_classes=1)
+    dataset = open_dataset(Request(chosen.data, data_dir=chosen.data_dir), fewest_classes=1)
     picture = Path(chosen.picture) if chosen.picture else None
     print_scan(dataset, channels=chosen.in_chans, workers=chosen.workers, picture=picture, as_json=chosen.json)
     return 0

@@ -15,7 +15,7 @@ from vitlet.data.named import OFFICIAL, load_named
 from vitlet.data.shards import is_shards, read_shards
 from vitlet.data.splits import fold, hold_out, keep, pick_classes
 from vitlet.data.tables import read_numpy, read_table
-from vitlet.data.trees import LEFT_OUT, ArchiveTree, FolderTree, Layout, find_layout, read_tree
+from vitlet.data.trees import ArchiveTree, FolderTree, Layout, find_layout, read_tree
 from vitlet.errors import VitletError, nearest
 
 ARCHIVES = (".zip", ".tar")
@@ -64,14 +64,9 @@ def load_dataset(request: Request) -> Dataset:
         dataset = _only_classes(dataset, request.classes)
     groups = _groups(request.group_by, dataset.train, extra) if request.group_by else None
     if request.group_by and groups:
-        given = {"validation": None if request.folds else dataset.val, "test": dataset.test}
-        for name, images in given.items():
-            both = set() if images is None else set(groups) & set(_groups(request.group_by, images, extra))
-            if both:
-                raise VitletError(
-                    f"the group {min(both)!r} has training and {name} images (as have {len(both) - 1} more groups); a"
-                    " group needs to lie on one side. Put it there, or join the folders and let --group-by split them."
-                )
+        for name, images in (("validation", None if request.folds else dataset.val), ("test", dataset.test)):
+            if images is not None:
+                _require_apart(groups, _groups(request.group_by, images, extra), name)
     notes = [dataset.note] if dataset.note else []
     train, val = dataset.train, dataset.val
     grouped = ", groups kept whole" if groups else ""
@@ -112,7 +107,7 @@ def load_unlabelled(request: Request) -> Dataset:
         if tree is not None and layout is not None and layout.loose and not chosen:
             loose = tree.images(layout.loose, [0] * len(layout.loose))
             train = Joined((train, keep(loose, fraction=request.fraction, seed=request.seed)))
-            note = note.replace(LEFT_OUT, "images beside the class folders, which join them")
+            note += ", so the images beside the class folders join in"
         return Dataset((), train, parts.get("val"), None, note)
     if tree is None or layout is None:
         images: ImageSet = keep(_open(request)[0].train, fraction=request.fraction)  # a stream cannot be cut
@@ -153,9 +148,9 @@ class Unlabelled(Standing):
         return [0] * len(self.base)
 
 
-def open_dataset(data: str, *, data_dir: str | None = None, fewest_classes: int = 2) -> Dataset:
+def open_dataset(request: Request, *, fewest_classes: int = 2) -> Dataset:
     """The source as it is: nothing held out."""
-    return _open(Request(data, data_dir=data_dir), fewest_classes)[0]
+    return _open(request, fewest_classes)[0]
 
 
 def _open(request: Request, fewest_classes: int = 2) -> tuple[Dataset, dict[str, dict[str, str]]]:
@@ -221,6 +216,15 @@ def _groups(group_by: str, images: ImageSet, extra: dict[str, dict[str, str]]) -
             raise VitletError(f"group_by {group_by!r} finds nothing in {key!r}; every image needs a group.")
         groups.append(match.group(1) if pattern.groups else match.group())
     return groups
+
+
+def _require_apart(training: Sequence[str], others: Sequence[str], name: str) -> None:
+    """Refuse given splits that tear groups apart."""
+    if both := sorted(set(training) & set(others)):
+        raise VitletError(
+            f"the group {both[0]!r} has training and {name} images ({len(both)} groups have both); a group needs"
+            " to lie on one side. Put it there, or join the folders and let --group-by split them."
+        )
 
 
 def digits() -> Dataset:

@@ -272,15 +272,20 @@ def _require_some(good: list[int], skipped: list[str]) -> None:
 
 def content_key(images: ImageSet, what: str) -> str:
     """A name for these images by their content, and what is done to them."""
+    total = hashlib.blake2b(what.encode(), digest_size=16)
+    for part in content_digests(images):
+        total.update(part)
+    return total.hexdigest()
+
+
+def content_digests(images: ImageSet) -> list[bytes]:
+    """What tells each image's bytes from others."""
 
     def digest(index: int) -> bytes:
         return hashlib.blake2b(images.content(index), digest_size=16).digest()
 
-    total = hashlib.blake2b(what.encode(), digest_size=16)
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        for part in pool.map(digest, range(len(images))):
-            total.update(part)
-    return total.hexdigest()
+        return list(pool.map(digest, range(len(images))))
 
 
 def default_cache_folder() -> Path:

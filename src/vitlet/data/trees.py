@@ -27,7 +27,6 @@ SPLIT_OF = {"train": "train", "training": "train", "test": "test", "testing": "t
 )
 """Of a folder's or a row's word in lower case, the split that it means."""
 
-LEFT_OUT = "images left out because they lie beside the class folders"
 MAX_MEMBER = 512 * 2**20
 MAX_RATIO = 1000
 """Compressed members that would grow larger, or by more, are refused as bombs."""
@@ -171,9 +170,9 @@ def _cannot_list(problem: OSError) -> None:
 
 
 def _leads_up(folder: str, name: str) -> bool:
-    """Whether a folder is a link to one that it lies in."""
-    link = Path(folder, name)
-    return link.is_symlink() and Path(folder).resolve().is_relative_to(link.resolve())
+    """Whether a folder is a link to one that it lies in, by whatever way it was come to."""
+    link = Path(folder, name).absolute()
+    return link.is_symlink() and any(above.resolve() == link.resolve() for above in link.parents)
 
 
 def _open_zip(file: Path) -> ArchiveTree:
@@ -220,7 +219,7 @@ class Layout:
         labelled: of each split, the images that lie in the folder of a class.
         loose: training images that do not.
         place: which part of a path is its class.
-        others: images in folders that are neither split nor class.
+        others: images in folders that are neither split nor class, or of val and test in no class.
     """
 
     labelled: dict[str, list[PurePosixPath]]
@@ -238,12 +237,12 @@ def find_layout(tree: Tree) -> Layout:
     for path in tree.paths:
         parts = path.parts[strip:]
         name = SPLIT_OF.get(parts[0].lower()) if split and len(parts) > 1 else "train"
-        if name is None:
-            others += 1
-        elif len(parts) >= (3 if split else 2):
+        if name is not None and len(parts) >= (3 if split else 2):
             found[name].append(path)
         elif name == "train":
             loose.append(path)
+        else:
+            others += 1
     return Layout(found, loose, strip + split, others)
 
 
@@ -300,9 +299,9 @@ def read_tree(tree: Tree, *, fewest_classes: int = 2) -> Dataset:
         if any("\ud800" <= letter <= "\udfff" for letter in name):  # bytes that are no UTF-8: no file could hold it
             raise VitletError(f"{tree.name} holds the class folder {name!r}, which cannot be written. Rename it.")
     sets = {name: label_paths(tree, paths, classes, place) for name, paths in found.items()}
-    notes = [f"{LEFT_OUT}: {loose}"] if loose else []
+    notes = [f"images left out because they lie beside the class folders: {loose}"] if loose else []
     if layout.others:
-        notes.append(f"images left out because their folder is neither train, val nor test: {layout.others}")
+        notes.append(f"images left out because they lie in no class of train, val or test: {layout.others}")
     return Dataset(classes, sets["train"], sets.get("val"), sets.get("test"), "; ".join(notes))
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from vitlet.detection.masks import as_rle
 from vitlet.errors import VitletError
 from vitlet.transfer.files import upright_size
+from vitlet.values import is_number
 
 MOST = 1e9
 """Pixels: beyond it a box or an area cannot be meant."""
@@ -204,14 +205,14 @@ def _listed_images(entries: Sequence[Any], file: Path) -> dict[int, Mapping[str,
 
 def _thing(entry: Mapping[str, Any], label: int, image: Mapping[str, Any], where: str) -> Thing:
     box = entry.get("bbox")
-    if not isinstance(box, list) or len(box) != 4 or not all(_is_number(side) for side in box):
+    if not isinstance(box, list) or len(box) != 4 or not all(is_number(side, MOST) for side in box):
         raise VitletError(f"{where} has the box {str(box)[:80]}; it needs to be [left, top, width, height].")
     left, top, width, height = (float(side) for side in box)
     segmentation = entry.get("segmentation") or None
     if segmentation is not None:
         segmentation = as_rle(segmentation, image["height"], image["width"], where)
     area, crowd = entry.get("area"), entry.get("iscrowd")
-    if area is not None and not _is_number(area):
+    if area is not None and not is_number(area, MOST):
         raise VitletError(f"{where} has the area {str(area)[:80]}; it needs to be a number of pixels, or left out.")
     if crowd not in (None, 0, 1):
         raise VitletError(f"{where} has iscrowd {str(crowd)[:80]!r}; it needs to be 0 or 1.")
@@ -221,10 +222,6 @@ def _thing(entry: Mapping[str, Any], label: int, image: Mapping[str, Any], where
 
 def _is_among(value: Any, known: Mapping[int, Any]) -> bool:
     return isinstance(value, (int, float)) and value in known
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < MOST
 
 
 def _image_files(listed: Mapping[int, Mapping[str, Any]], folders: Sequence[Path], file: Path) -> dict[int, Path]:

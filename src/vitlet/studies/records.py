@@ -11,6 +11,7 @@ from typing import Any
 from vitlet.errors import VitletError
 from vitlet.files import sync
 from vitlet.studies.definition import Cell, Study
+from vitlet.values import is_number
 
 FORMAT = 1
 
@@ -82,21 +83,17 @@ def _check(record: Record) -> None:
     """Refuse values of other kinds than a cell writes."""
     for name in ("val_best", "test_best", "test_last", "cpu_seconds", "best_epoch", "train_images", "test_images"):
         value = getattr(record, name)
-        if not _is_number(value) and (value is not None or name in ("best_epoch", "train_images", "test_images")):
+        if not is_number(value) and (value is not None or name in ("best_epoch", "train_images", "test_images")):
             raise ValueError(f"{name} is {value!r}")
     for name in ("settings", "tasks", "made_by"):
         if not isinstance(getattr(record, name), dict):
             raise ValueError(f"{name} is {getattr(record, name)!r}")
     for value in record.val_curve:
-        if not _is_number(value):
+        if not is_number(value):
             raise ValueError(f"val_curve holds {value!r}")
     for name, value in record.made_by.items():
         if not isinstance(value, str):
             raise ValueError(f"{name} is {value!r}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < float("inf")
 
 
 def finished_cells(study: Study, folder: Path) -> dict[Cell, Record]:
