@@ -24,13 +24,13 @@ import torch.nn.functional as F
 from timing import PeakMemory, Report, cpu_ms
 from torch import Tensor, nn
 
-from vitlet.attention import AttentionMap, AttentionShape
-from vitlet.capture import EXPLICIT_TOKENS, Tap, listening
-from vitlet.features import Features, Grid, GridShape, Shapes
-from vitlet.geometry import grid_coords, manhattan
+from vitlet.backbones.tap_attention import EXPLICIT_TOKENS, Tap, listening
 from vitlet.tasks.attention_distance import AttentionDistance, linear_penalty
 from vitlet.tasks.attention_similarity import AttentionSimilarity
 from vitlet.tasks.task import Task
+from vitlet.tokens.attention import AttentionMap, AttentionShape
+from vitlet.tokens.features import Features, Grid, GridShape, Shapes
+from vitlet.tokens.geometry import grid_coords, manhattan
 
 HEADS, WIDTH = 6, 64
 CASES = ((8, 32), (14, 16), (28, 4), (56, 1))

@@ -24,9 +24,9 @@ from torch import Tensor
 
 import vitlet
 import vitlet.models
-from vitlet.attention import AttentionMap
-from vitlet.features import Needs
-from vitlet.views import View
+from vitlet.tokens.attention import AttentionMap
+from vitlet.tokens.features import Needs
+from vitlet.tokens.views import View
 
 RESULTS = Path(__file__).parent / "results" / "attention_models.csv"
 LARGE = 150_000_000  # parameters

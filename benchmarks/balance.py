@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 from timing import Report, interval
 
+from vitlet.cli.demo import digits_config
 from vitlet.config import TaskConfig
-from vitlet.demo import digits_config
-from vitlet.engine import train
-from vitlet.runs import read_rows
+from vitlet.training.loop import train
+from vitlet.training.run_folder import read_rows
 
 TASKS = {"drloc": TaskConfig(0.5, options={"hidden": 128, "pairs": 32}), "position": TaskConfig(1.0)}
 KINDS = ("fixed", "uncertainty", "gradients")

@@ -24,10 +24,10 @@ from timm.models.swin_transformer import SwinTransformer
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from vitlet.backbone import TimmBackbone
-from vitlet.features import Features, Grid
+from vitlet.backbones import TimmBackbone
 from vitlet.tasks.drloc import DRLoc
-from vitlet.views import View
+from vitlet.tokens.features import Features, Grid
+from vitlet.tokens.views import View
 
 ROUNDS = 4
 """Base steps per backbone; the first of them only warms up."""

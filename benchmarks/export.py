@@ -21,10 +21,10 @@ import torch
 from timing import Report, cpu_ms
 
 import vitlet  # noqa: F401  registers the small networks
-from vitlet.export import _write_program
-from vitlet.exported import Exported, load_network
-from vitlet.predict import Predictor
-from vitlet.runtimes import has_bfloat16
+from vitlet.inference.export import _write_program
+from vitlet.inference.exported import Exported, load_network
+from vitlet.inference.predict import Predictor
+from vitlet.inference.runtimes import has_bfloat16
 
 CASES = (
     ("vit_tiny_patch16_224", 1),

@@ -33,13 +33,13 @@ from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 from timing import Report
 
-from vitlet import engine
-from vitlet.checkpoint import Checkpoints
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.errors import VitletError
-from vitlet.interrupts import LAUNCHER
-from vitlet.runs import read_rows
-from vitlet.state import State
+from vitlet.training import loop as engine
+from vitlet.training.checkpoint import Checkpoints
+from vitlet.training.run_folder import read_rows
+from vitlet.training.signals import LAUNCHER
+from vitlet.training.state import State
 
 PHASES = ("loading", "step", "save", "rename", "evaluation")
 GRACE = 5.0

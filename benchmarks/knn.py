@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 from timing import Report, interval
 
+from vitlet.analysis.probes import ProbeResult, probe
 from vitlet.config import RunConfig
-from vitlet.engine import train
-from vitlet.probes import ProbeResult, probe
+from vitlet.training.loop import train
 
 VIT = {"patch_size": 4, "embed_dim": 96, "depth": 4, "num_heads": 4}
 

@@ -30,13 +30,13 @@ from timm.loss import SoftTargetCrossEntropy
 from timm.optim import create_optimizer_v2
 from timm.scheduler import CosineLRScheduler
 
-from vitlet.batches import training_batches
 from vitlet.config import RunConfig
-from vitlet.distributed import World
-from vitlet.engine import Trainer
-from vitlet.prepare import prepare
-from vitlet.runs import RunFolder
-from vitlet.trackers import open_trackers
+from vitlet.training.classifier import prepare
+from vitlet.training.distributed import World
+from vitlet.training.loaders import training_batches
+from vitlet.training.loop import Trainer
+from vitlet.training.run_folder import RunFolder
+from vitlet.training.trackers import open_trackers
 
 VIT = {"patch_size": 4, "embed_dim": 128, "depth": 6, "num_heads": 4}
 MODEL, SIZE, BATCH, CLASSES = "vit_tiny_patch16_224", 32, 64, 10

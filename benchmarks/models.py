@@ -31,7 +31,7 @@ from timm.models import model_entrypoint
 from torch import Tensor, nn
 
 import vitlet
-from vitlet.features import Features
+from vitlet.tokens.features import Features
 
 RESULTS = Path(__file__).parent / "results"
 LARGE = 300_000_000  # parameters, beyond which nothing is run for real

@@ -26,7 +26,7 @@ from torchvision.transforms.functional import to_pil_image
 
 from vitlet import RunConfig
 from vitlet.data.sources import load_dataset
-from vitlet.feeding import data_request
+from vitlet.training.inputs import data_request
 
 MODEL, SIZES = "vit_tiny_patch16_224", {"patch_size": 8, "embed_dim": 96, "depth": 4, "num_heads": 4}
 COMMON = [

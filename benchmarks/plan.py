@@ -34,13 +34,13 @@ from timing import PeakMemory, Report
 from torch import nn
 
 from vitlet.config import RunConfig
-from vitlet.planning.devices import DEVICES, EFFICIENCY, Roofline
-from vitlet.planning.plan import Machine, plan, predict
-from vitlet.planning.request import PlanRequest
-from vitlet.planning.step import count_step, plan_objective
-from vitlet.planning.supply import Supply
-from vitlet.planning.workouts import exercise, workouts
-from vitlet.prepare import make_autocast, make_optimizer
+from vitlet.experiments.planning.devices import DEVICES, EFFICIENCY, Roofline
+from vitlet.experiments.planning.plan import Machine, plan, predict
+from vitlet.experiments.planning.request import PlanRequest
+from vitlet.experiments.planning.step import count_step, plan_objective
+from vitlet.experiments.planning.supply import Supply
+from vitlet.experiments.planning.workouts import exercise, workouts
+from vitlet.training.classifier import make_autocast, make_optimizer
 
 MEDIAN, WORST = 25.0, 50.0
 """Bars, in percent."""

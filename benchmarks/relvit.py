@@ -24,15 +24,15 @@ from timm.models.swin_transformer import SwinTransformer
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from vitlet.backbone import TimmBackbone
-from vitlet.features import Features, Grid
-from vitlet.heads import RelationHead
+from vitlet.backbones import TimmBackbone
 from vitlet.tasks.angle import Angle
 from vitlet.tasks.distance import Distance
+from vitlet.tasks.heads import RelationHead
 from vitlet.tasks.position import Position
 from vitlet.tasks.sprel import SpatialRelations, relation_classes
 from vitlet.tasks.task import Task
-from vitlet.views import View
+from vitlet.tokens.features import Features, Grid
+from vitlet.tokens.views import View
 
 ROUNDS = 4
 """The first of them only warms up."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from loop import VIT, write_images
 from timing import Report
 
-from vitlet.runs import read_rows
+from vitlet.training.run_folder import read_rows
 
 NETWORKS = {
     "ViT 128 x 6, 32 px": ["--model", "vit_tiny_patch16_224", "--model-kwargs", *(f"{k}={v}" for k, v in VIT.items())],

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from vitlet.data.images import Dataset, Files
-from vitlet.data.report import ScanReport
-from vitlet.data.scan import scan_dataset
+from vitlet.data.scan.findings import ScanReport
+from vitlet.data.scan.scan import scan_dataset
 
 
 def read(root: Path) -> Dataset:

@@ -14,7 +14,7 @@ from pathlib import Path
 import timm
 import torch
 
-from vitlet.report.numbers import student
+from vitlet.statistics import student
 
 
 def cpu_ms(run: Callable[[], object]) -> float:

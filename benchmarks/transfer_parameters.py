@@ -14,10 +14,10 @@ from pathlib import Path
 from timing import Report
 from torch import nn
 
-from vitlet.detection.detector import DetectionHead
-from vitlet.segmentation.upernet import SegmentationHead
-from vitlet.transfer.backbone import build
-from vitlet.transfer.pyramid import Levels
+from vitlet.transfer.common.backbone import build
+from vitlet.transfer.common.pyramid import Levels
+from vitlet.transfer.detection.detector import DetectionHead
+from vitlet.transfer.segmentation.upernet import SegmentationHead
 
 WHY = (
     "Mask R-CNN is the same network: torchvision's parts are those of mmdetection.",

@@ -8,8 +8,8 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitlet.features import Features, Shapes
 from vitlet.tasks.task import Task, TaskResult
+from vitlet.tokens.features import Features, Shapes
 
 
 def border_cells(coords: Tensor, height: int, width: int) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 from conftest import write_digits
 from vitlet.config import RunConfig
-from vitlet.engine import train
+from vitlet.training.loop import train
 
 CLASSES = ("<img src=x onerror=document.title='owned'>", '"><svg onload=alert(1)>', "plain & simple")
 FILE = "<b onclick='x'>&amp;\u202egnp.png"

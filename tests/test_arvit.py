@@ -15,14 +15,14 @@ from torch import Tensor, nn
 import vitlet
 import vitlet.models
 from vitlet.errors import VitletError
-from vitlet.features import Needs
-from vitlet.geometry import grid_coords
 from vitlet.models.arvit import ARViT
 from vitlet.models.factory import build_model, describe_for_timm, load_exported
-from vitlet.rotated import Rotated, RotatedView
 from vitlet.tasks.rotation import Rotation, quarter_turns
-from vitlet.view_kinds import ShuffledPatches
-from vitlet.views import Chain, View
+from vitlet.tokens.features import Needs
+from vitlet.tokens.geometry import grid_coords
+from vitlet.tokens.patch_views import ShuffledPatches
+from vitlet.tokens.rotated import Rotated, RotatedView
+from vitlet.tokens.views import Chain, View
 
 NAMES = (
     "arvit_patch16_256",

@@ -31,8 +31,8 @@ from transformers import Dinov2WithRegistersConfig as RegisterConfig
 
 import vitlet
 from vitlet import VitletError
-from vitlet.features import Features, Shapes
 from vitlet.tasks.task import Task, TaskResult
+from vitlet.tokens.features import Features, Shapes
 
 CLASSES = 5
 Size = int | tuple[int, int]
@@ -370,7 +370,7 @@ def test_tasks_on_attention(kind: str) -> None:
 def test_two_attachments_to_one_layer(
     kind: str, explicit_tokens: int, order: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vitlet.attached.EXPLICIT_TOKENS", explicit_tokens)
+    monkeypatch.setattr("vitlet.objective.attached.EXPLICIT_TOKENS", explicit_tokens)
     model, options = made(kind)
     before = traces(model)
     tasks = [vitlet.AttentionDistance(layers="1"), vitlet.AttentionSimilarity(layers="1")]

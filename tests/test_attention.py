@@ -13,18 +13,14 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 import vitlet
-from vitlet.attention import AttentionMap, AttentionShape
 from vitlet.errors import VitletError
-from vitlet.features import Features, Grid, GridShape, Needs, Shapes
-from vitlet.geometry import grid_coords, manhattan
-from vitlet.regularize import Layers
-from vitlet.rowblocks import BLOCKS, _by_rows, attend
 from vitlet.tasks.attention_distance import (
     AttentionDistance,
     attention_distance_loss,
     linear_penalty,
     smooth_sign_penalty,
 )
+from vitlet.tasks.attention_penalty import Layers
 from vitlet.tasks.attention_similarity import (
     SMALL_POWER,
     AttentionSimilarity,
@@ -33,6 +29,10 @@ from vitlet.tasks.attention_similarity import (
     gram_matrices,
 )
 from vitlet.tasks.task import Task
+from vitlet.tokens.attention import AttentionMap, AttentionShape
+from vitlet.tokens.features import Features, Grid, GridShape, Needs, Shapes
+from vitlet.tokens.geometry import grid_coords, manhattan
+from vitlet.tokens.streamed_attention import BLOCKS, _by_rows, attend
 
 BATCH, HEADS, HEIGHT, WIDTH = 2, 3, 3, 5
 TOKENS = HEIGHT * WIDTH

@@ -13,9 +13,9 @@ import torchvision
 from torch import Tensor, nn
 
 import vitlet
-from vitlet.backbone import Backbone, model_img_size
-from vitlet.features import Features, Needs
-from vitlet.views import View
+from vitlet.backbones import Backbone, model_img_size
+from vitlet.tokens.features import Features, Needs
+from vitlet.tokens.views import View
 
 Size = tuple[int, int]
 SQUARE, LARGER, WIDE = (32, 32), (64, 64), (64, 96)

@@ -15,12 +15,12 @@ from torch import nn
 
 import vitlet
 from vitlet import RunConfig, VitletError
-from vitlet.balance import LARGEST, Balance, GradientNorms, Uncertainty
-from vitlet.checkpoint import Checkpoints
 from vitlet.config import TaskConfig
-from vitlet.engine import train
-from vitlet.prepare import prepare
-from vitlet.runs import read_rows
+from vitlet.objective.balance import LARGEST, Balance, GradientNorms, Uncertainty
+from vitlet.training.checkpoint import Checkpoints
+from vitlet.training.classifier import prepare
+from vitlet.training.loop import train
+from vitlet.training.run_folder import read_rows
 
 NAMES = ("criterion", "drloc", "position")
 TASKS = {"drloc": TaskConfig(0.5, options={"hidden": 16, "pairs": 8}), "position": TaskConfig(0.2)}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hostile import CLASSES, FILE, train_hostile
-from vitlet.report.page import report_runs
+from vitlet.analysis.report.page import report_runs
 
 pytestmark = pytest.mark.heavy
 

@@ -15,14 +15,14 @@ from torch.overrides import TorchFunctionMode
 
 import vitlet
 from test_backbone_families import FAMILIES, Family
+from vitlet.backbones.windows import Windows
 from vitlet.errors import VitletError
-from vitlet.features import Features, Needs
-from vitlet.geometry import grid_coords
 from vitlet.models.factory import attention_families, find_models
 from vitlet.tasks.attention_distance import AttentionDistance, linear_penalty
 from vitlet.tasks.attention_similarity import AttentionSimilarity
-from vitlet.views import View
-from vitlet.windows import Windows
+from vitlet.tokens.features import Features, Needs
+from vitlet.tokens.geometry import grid_coords
+from vitlet.tokens.views import View
 
 
 def small_vit(name: str = "vit_tiny_patch16_224", **more: Any) -> Any:
@@ -322,7 +322,7 @@ def test_attention_dropout_is_not_in_the_map() -> None:
 
 def test_masks_and_shared_keys_are_followed() -> None:
     """Relative positions come as a mask; what the tap computes openly equals the fused call."""
-    from vitlet.capture import SdpaCall
+    from vitlet.backbones.tap_attention import SdpaCall
 
     query, key, value = torch.randn(2, 4, 6, 8), torch.randn(2, 2, 6, 8), torch.randn(2, 2, 6, 8)
     bias, allowed = torch.randn(1, 4, 6, 6), torch.rand(6, 6).add(torch.eye(6)) > 0.5
@@ -335,7 +335,7 @@ def test_masks_and_shared_keys_are_followed() -> None:
 
 @pytest.mark.parametrize("kind", [torch.bool, torch.float32])
 def test_who_sees_nobody_gets_nothing(kind: torch.dtype) -> None:
-    from vitlet.capture import SdpaCall
+    from vitlet.backbones.tap_attention import SdpaCall
 
     query, key, value = (torch.randn(2, 4, 6, 8, requires_grad=True) for _ in range(3))
     allowed = torch.ones(6, 6, dtype=torch.bool)

@@ -9,9 +9,9 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from vitlet.cli.flags import Parser, add_run_flags, run_settings
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.errors import VitletError
-from vitlet.flags import Parser, add_run_flags, run_settings
 from vitlet.tasks import TASKS
 from vitlet.tasks.declared import declared_options, declared_weight, load_task
 

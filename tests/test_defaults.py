@@ -12,16 +12,16 @@ import pytest
 
 from test_cli import QUICK
 from vitlet.cli import main
-from vitlet.commands.train import task_flags
+from vitlet.cli.commands.train import task_flags
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.data.sources import load_dataset
-from vitlet.defaults import MEASURED, Measured, choose_tasks
 from vitlet.errors import VitletError
-from vitlet.feeding import data_request
-from vitlet.runs import read_config
-from vitlet.studies.definition import read_study
-from vitlet.studies.records import finished_cells
-from vitlet.studies.statistics import summarise
+from vitlet.experiments.studies.definition import read_study
+from vitlet.experiments.studies.records import finished_cells
+from vitlet.experiments.studies.statistics import summarise
+from vitlet.training.defaults import MEASURED, Measured, choose_tasks
+from vitlet.training.inputs import data_request
+from vitlet.training.run_folder import read_config
 
 SMALL = {"drloc": TaskConfig(0.25, options={"hidden": 16})}
 KNOWN = (
@@ -101,7 +101,7 @@ def test_the_fewest_images_are_those_of_a_gain_by_size() -> None:
 def test_the_command_chooses_says_so_and_can_be_told_not_to(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vitlet.defaults.MEASURED", KNOWN)
+    monkeypatch.setattr("vitlet.training.defaults.MEASURED", KNOWN)
     run = [*QUICK, "--overwrite", "--output", str(tmp_path / "run")]
     assert main(["train", str(folder), *run]) == 0
     assert "chosen: drloc (weight 0.25)" in capsys.readouterr().out
@@ -156,7 +156,7 @@ def test_tune_chooses_tasks_searches_the_rate_that_counts_and_outlives_a_try(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("optuna", reason="the extra tune is not installed")
-    monkeypatch.setattr("vitlet.defaults.MEASURED", KNOWN)
+    monkeypatch.setattr("vitlet.training.defaults.MEASURED", KNOWN)
     monkeypatch.chdir(tmp_path)
     words = ["tune", str(folder), *QUICK, "--lr-base", "0.001", "--trials", "1"]
     assert main(words) == 0

@@ -25,21 +25,21 @@ from torchvision.models.detection.roi_heads import RoIHeads
 from shapes import annotation, read_json, runs, write_coco, write_json
 from vitlet.cli import main
 from vitlet.config import TaskConfig
-from vitlet.detection.cascade import CascadeHeads
-from vitlet.detection.coco import open_coco
-from vitlet.detection.detector import DetectionHead
-from vitlet.detection.job import prepare_detection
-from vitlet.detection.masks import as_rle, decode, encode
-from vitlet.detection.metrics import DetectionScores, average_precision, detections, ground_truth
-from vitlet.detection.recipes import RECIPES
-from vitlet.detection.samples import DetectionSamples, corners, fitted_size, make_sides
-from vitlet.detection.settings import DetectConfig
-from vitlet.distributed import World
-from vitlet.engine import train_job
 from vitlet.errors import VitletError
-from vitlet.runs import RunFolder
-from vitlet.transfer.backbone import build
-from vitlet.transfer.pyramid import Levels
+from vitlet.training.distributed import World
+from vitlet.training.loop import train_job
+from vitlet.training.run_folder import RunFolder
+from vitlet.transfer.common.backbone import build
+from vitlet.transfer.common.pyramid import Levels
+from vitlet.transfer.detection.cascade import CascadeHeads
+from vitlet.transfer.detection.coco import open_coco
+from vitlet.transfer.detection.detector import DetectionHead
+from vitlet.transfer.detection.job import prepare_detection
+from vitlet.transfer.detection.masks import as_rle, decode, encode
+from vitlet.transfer.detection.metrics import DetectionScores, average_precision, detections, ground_truth
+from vitlet.transfer.detection.recipes import RECIPES
+from vitlet.transfer.detection.samples import DetectionSamples, corners, fitted_size, make_sides
+from vitlet.transfer.detection.settings import DetectConfig
 
 SMALL: dict[str, Any] = {
     "backbone": "test_resnet",
@@ -324,7 +324,7 @@ def example(count: int = 2) -> tuple[torch.Tensor, list[dict[str, Any]]]:
 
 
 def test_mask_rcnn_is_that_of_torchvision() -> None:
-    from vitlet.transfer.objective import Network, TransferObjective
+    from vitlet.transfer.common.objective import Network, TransferObjective
 
     opened, head = make_head()
     images, targets = example()
@@ -362,7 +362,7 @@ def test_mask_rcnn_is_that_of_torchvision() -> None:
 
 @pytest.mark.parametrize("masks", ["last", "all", None])
 def test_the_cascade_learns_in_three_stages(masks: Any) -> None:
-    from vitlet.transfer.objective import Network, TransferObjective
+    from vitlet.transfer.common.objective import Network, TransferObjective
 
     opened, head = make_head(kind="cascade", masks=masks)
     images, targets = example()
@@ -544,7 +544,7 @@ def test_the_recipes_are_those_of_the_publication() -> None:
         assert (settings.head == "cascade") == ("cascade" in name)
         assert "Paper: box AP" in (recipe.__doc__ or "")
         assert "not measured" in (recipe.__doc__ or "")
-    from vitlet.schedules import WarmupSteps
+    from vitlet.objective.schedules import WarmupSteps
 
     rate = WarmupSteps(1e-4, (8, 11), 0.1, 0.5)
     assert [rate(epoch) for epoch in (0, 0.25, 0.5, 7.99, 8, 11)] == pytest.approx([0, 5e-5, 1e-4, 1e-4, 1e-5, 1e-6])

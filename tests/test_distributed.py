@@ -18,13 +18,12 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 
 from test_faults import run, said
-from vitlet import state
-from vitlet.checkpoint import Checkpoints
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.data.loading import EpochOrder
-from vitlet.errors import VitletError
-from vitlet.flags import fail
-from vitlet.runs import read_rows
+from vitlet.errors import VitletError, fail
+from vitlet.training import state
+from vitlet.training.checkpoint import Checkpoints
+from vitlet.training.run_folder import read_rows
 
 TOLERANCE = 2e-5
 """Of losses and weights between different numbers of processes: sums are taken in another order."""
@@ -104,7 +103,7 @@ def test_metrics_are_exact_over_uneven_shares(data: Path, tmp_path: Path) -> Non
     assert run(config, 2) == [0, 0]
     row = read_rows(tmp_path / "run")[0]
     assert row["val/count"] == 12
-    from vitlet.predict import Predictor
+    from vitlet.inference.predict import Predictor
 
     scores, _ = Predictor.load(tmp_path / "run", device="cpu").evaluate(split="val", batch_size=5)
     assert scores.top1 == row["val/top1"]

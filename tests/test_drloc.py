@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from vitlet.errors import VitletError
-from vitlet.features import Features, Grid, GridShape, Shapes
-from vitlet.geometry import grid_coords
 from vitlet.tasks import drloc as module
 from vitlet.tasks.drloc import DRLoc
+from vitlet.tokens.features import Features, Grid, GridShape, Shapes
+from vitlet.tokens.geometry import grid_coords
 
 BATCH, CHANNELS, HEIGHT, WIDTH, PAIRS = 3, 8, 3, 5, 16
 

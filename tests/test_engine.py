@@ -22,12 +22,12 @@ import vitlet
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.data.images import Arrays, Dataset
 from vitlet.data.store import Storing
-from vitlet.engine import train
 from vitlet.errors import NotFiniteError
-from vitlet.evaluate import evaluate
-from vitlet.feeding import class_weights
-from vitlet.predict import Predictor
-from vitlet.runs import RunFolder, read_rows
+from vitlet.inference.predict import Predictor
+from vitlet.training.evaluate import evaluate
+from vitlet.training.inputs import class_weights
+from vitlet.training.loop import train
+from vitlet.training.run_folder import RunFolder, read_rows
 
 VIT = {"patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 2}
 DRLOC = TaskConfig(0.5, options={"hidden": 16, "pairs": 8})

@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 
 import vitlet.models  # noqa: F401, registers them
-from vitlet.backbone import TimmBackbone
+from vitlet.backbones import TimmBackbone
 from vitlet.config import TaskConfig
-from vitlet.distributed import World, joined, replicate
 from vitlet.errors import VitletError
-from vitlet.interrupts import LAUNCHER
 from vitlet.models.factory import build_model
 from vitlet.objective import Objective, Outcome, Term
 from vitlet.tasks import TASKS
 from vitlet.tasks.declared import load_task
-from vitlet.term_view import make_view
+from vitlet.training.distributed import World, joined, replicate
+from vitlet.training.signals import LAUNCHER
+from vitlet.training.term_view import make_view
 
 SIDE, CLASSES, BATCH = 32, 5, 4
 NARROW: dict[str, Any] = {"embed_dim": 48, "depth": 2, "num_heads": 3}

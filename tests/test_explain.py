@@ -13,17 +13,17 @@ from torch import Tensor, nn
 
 from conftest import write_digits
 from hostile import train_quickly
-from vitlet.backbone import TimmBackbone
-from vitlet.class_map import class_map
+from vitlet.analysis.class_map import class_map
+from vitlet.analysis.explain import Explainer
+from vitlet.analysis.explain_pictures import free_name
+from vitlet.analysis.task_heads import Locator
+from vitlet.backbones import TimmBackbone
 from vitlet.cli import main
 from vitlet.errors import VitletError
-from vitlet.explain import Explainer
-from vitlet.explain_pictures import free_name
-from vitlet.features import Features, Grid, GridShape, Shapes
-from vitlet.geometry import grid_coords
-from vitlet.localize import Locator
 from vitlet.tasks.drloc import DRLoc
 from vitlet.tasks.position import Position
+from vitlet.tokens.features import Features, Grid, GridShape, Shapes
+from vitlet.tokens.geometry import grid_coords
 
 VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 2}
 SWIN = {"img_size": 32, "window_size": 2, "embed_dim": 12, "depths": (1, 1, 1), "num_heads": (1, 1, 2)}

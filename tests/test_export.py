@@ -20,13 +20,13 @@ import torch
 import yaml
 from safetensors import safe_open
 
-import vitlet.export
+import vitlet.inference.export
 from vitlet.cli import main
 from vitlet.data.decode import read_image
 from vitlet.errors import VitletError
-from vitlet.export import Parity, export_run
-from vitlet.exported import Format, checksum, read_export
-from vitlet.predict import Predictor
+from vitlet.inference.export import Parity, export_run
+from vitlet.inference.exported import Format, checksum, read_export
+from vitlet.inference.predict import Predictor
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_the_temperature_travels(small_runs: list[Path], image: Path, tmp_path: 
 def test_an_export_that_differs_is_refused(
     small_runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vitlet.export, "_compare", lambda *_: Parity(2, "images", 2e-4, 1.0))
+    monkeypatch.setattr(vitlet.inference.export, "_compare", lambda *_: Parity(2, "images", 2e-4, 1.0))
     with pytest.raises(VitletError, match=r"differs from the network: largest difference of a logit 2\.0e-04"):
         export_run(small_runs[0], "safetensors", tmp_path / "export")
     assert not list(tmp_path.iterdir())
@@ -265,7 +265,7 @@ def test_bfloat16(small_runs: list[Path], image: Path, tmp_path: Path) -> None:
 @extras
 def test_openvino_sends_nothing_home(tmp_path: Path) -> None:
     code = (
-        "import sys; from vitlet.runtimes import import_openvino; import_openvino().Core();"
+        "import sys; from vitlet.inference.runtimes import import_openvino; import_openvino().Core();"
         "print(any(name.startswith('openvino_telemetry.') for name in sys.modules))"
     )
     environment = os.environ | {"HOME": str(tmp_path)}

@@ -20,12 +20,12 @@ import pytest
 import torch
 
 import vitlet
-from vitlet.checkpoint import MANIFEST, STATE, Checkpoints, _describe
 from vitlet.config import RunConfig
-from vitlet.engine import train
 from vitlet.errors import LostProcessError
 from vitlet.objective import Objective, Outcome
-from vitlet.runs import read_rows
+from vitlet.training.checkpoint import MANIFEST, STATE, Checkpoints, _describe
+from vitlet.training.loop import train
+from vitlet.training.run_folder import read_rows
 
 
 @pytest.fixture(scope="module")
@@ -291,7 +291,7 @@ def test_a_hostile_state_runs_nothing(data: Path, tmp_path: Path, monkeypatch: p
 
 
 def test_a_hostile_sharded_checkpoint_runs_nothing(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitlet.sharded_checkpoint import _SafePlanner, _SafeReader
+    from vitlet.training.sharded_checkpoint import _SafePlanner, _SafeReader
 
     (tmp_path / ".metadata").write_bytes(pickle.dumps(Evil()))
     monkeypatch.chdir(tmp_path)

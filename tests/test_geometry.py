@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vitlet.geometry import MOST_SPREAD, chance_error, grid_coords, pair_offsets, sample_pairs, spread_coords
+from vitlet.tokens.geometry import MOST_SPREAD, chance_error, grid_coords, pair_offsets, sample_pairs, spread_coords
 
 
 def test_coords_run_row_by_row() -> None:

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitlet.geometry import sample_pairs
-from vitlet.heads import PairHead
+from vitlet.tasks.heads import PairHead
+from vitlet.tokens.geometry import sample_pairs
 
 BATCH, CHANNELS, HIDDEN, OUT, PAIRS = 3, 5, 64, 4, 16
 WAYS = pytest.mark.parametrize("tokens", [6, 15, 16, 35], ids=lambda count: f"{count} tokens")  # 15 | 16: ways change

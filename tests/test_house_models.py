@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 import vitlet
 import vitlet.models
-from vitlet.backbone import model_img_size
-from vitlet.features import Needs
+from vitlet.backbones import model_img_size
 from vitlet.models.arvit import ARViT
 from vitlet.models.cvt import CvT
 from vitlet.models.factory import build_model
 from vitlet.models.initialise import layer_decay_groups, position_names, switch_positions_off
 from vitlet.registration import register_networks
-from vitlet.views import View
+from vitlet.tokens.features import Needs
+from vitlet.tokens.views import View
 
 NAMES = [name for name in timm.list_models() if model_entrypoint(name).__module__.startswith("vitlet.")]
 CLASSES = 5

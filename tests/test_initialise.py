@@ -21,10 +21,10 @@ from torch import Tensor, nn
 import vitlet.models  # noqa: F401, registers them
 from test_pretrain import VIT, config
 from vitlet.cli import main
-from vitlet.engine import train
 from vitlet.errors import VitletError
 from vitlet.models.initialise import load_weights
-from vitlet.prepare import find_weights, prepare
+from vitlet.training.classifier import find_weights, prepare
+from vitlet.training.loop import train
 
 SWIN = {"patch_size": 2, "embed_dim": 12, "depths": (1, 1), "num_heads": (1, 2)}
 

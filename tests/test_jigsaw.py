@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from vitlet import VitletError
-from vitlet.features import Features, Grid
-from vitlet.geometry import grid_coords
 from vitlet.tasks.jigsaw import Jigsaw, assignment, jigsaw_loss, places_in_order
 from vitlet.testing import TaskSuite, token_grid
+from vitlet.tokens.features import Features, Grid
+from vitlet.tokens.geometry import grid_coords
 
 HEIGHT, WIDTH = 3, 5
 COUNT = HEIGHT * WIDTH

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import vitlet
-from vitlet.features import Features, Shapes
 from vitlet.tasks.task import Task, TaskResult
-from vitlet.views import PlainView, View
+from vitlet.tokens.features import Features, Shapes
+from vitlet.tokens.views import PlainView, View
 
 
 def small_vit() -> nn.Module:

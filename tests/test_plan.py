@@ -11,18 +11,18 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from vitlet.cli import main
+from vitlet.cli.plan_flags import parse_plan
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.errors import VitletError
-from vitlet.plan_flags import parse_plan
-from vitlet.planning.counting import Counting, SavedBytes, Work
-from vitlet.planning.devices import DEVICES, LAUNCH_SECONDS, Roofline, all_reduce_seconds
-from vitlet.planning.measure import Measured, Stopwatch, rate_at
-from vitlet.planning.plan import GIB, Machine, Plan, plan, predict
-from vitlet.planning.request import PlanRequest
-from vitlet.planning.step import StepCount, count_step, plan_objective, without_content
-from vitlet.planning.supply import Supply, find_supply
-from vitlet.planning.workouts import workouts
-from vitlet.prepare import make_optimizer
+from vitlet.experiments.planning.counting import Counting, SavedBytes, Work
+from vitlet.experiments.planning.devices import DEVICES, LAUNCH_SECONDS, Roofline, all_reduce_seconds
+from vitlet.experiments.planning.measure import Measured, Stopwatch, rate_at
+from vitlet.experiments.planning.plan import GIB, Machine, Plan, plan, predict
+from vitlet.experiments.planning.request import PlanRequest
+from vitlet.experiments.planning.step import StepCount, count_step, plan_objective, without_content
+from vitlet.experiments.planning.supply import Supply, find_supply
+from vitlet.experiments.planning.workouts import workouts
+from vitlet.training.classifier import make_optimizer
 
 SMALL = {"patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 2}
 CONFIG = RunConfig(model="vit_tiny_patch16_224", model_kwargs=SMALL, img_size=(16, 16), batch_size=8, epochs=10)
@@ -279,7 +279,7 @@ def test_command_answers_in_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = list(workouts(slow=True))
-    monkeypatch.setattr("vitlet.planning.measure.workouts", lambda slow: pieces)  # the smaller ones
+    monkeypatch.setattr("vitlet.experiments.planning.measure.workouts", lambda slow: pieces)  # the smaller ones
     config, request, _ = parse_plan([*QUICK[1:], "--device", "this"])
     found = plan(config, request)
     assert "measured just now" in " ".join(found.notes)

@@ -15,15 +15,15 @@ import torch
 import torch.nn.functional as F
 
 from conftest import write_digits
-from vitlet.answer_files import as_csv, inert
-from vitlet.calibrate import calibrate, fit_temperature
-from vitlet.classify import Answer, Ensemble, views
 from vitlet.cli import main
+from vitlet.cli.answer_writers import as_csv, inert
+from vitlet.cli.image_list import image_files
 from vitlet.data.decode import read_image
 from vitlet.data.preprocess import Preprocess
 from vitlet.errors import VitletError
-from vitlet.image_list import image_files
-from vitlet.predict import Predictor
+from vitlet.inference.calibrate import calibrate, fit_temperature
+from vitlet.inference.ensemble import Answer, Ensemble, views
+from vitlet.inference.predict import Predictor
 
 
 @pytest.fixture

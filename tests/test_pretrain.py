@@ -13,17 +13,17 @@ import torch
 from safetensors.torch import load_file
 
 import vitlet
-from vitlet import probes
+from vitlet.analysis import probes
+from vitlet.analysis.probes import knn_accuracy, linear_accuracy, parse_fractions, probe
 from vitlet.cli import main
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.data.images import ImageSet
 from vitlet.data.sources import load_dataset, load_unlabelled
-from vitlet.engine import train
 from vitlet.errors import VitletError
-from vitlet.feeding import data_request
 from vitlet.models.initialise import layer_decay_groups, load_weights, position_names, switch_positions_off
-from vitlet.prepare import prepare
-from vitlet.probes import knn_accuracy, linear_accuracy, parse_fractions, probe
+from vitlet.training.classifier import prepare
+from vitlet.training.inputs import data_request
+from vitlet.training.loop import train
 
 VIT = {"patch_size": 4, "embed_dim": 36, "depth": 2, "num_heads": 2}
 
@@ -113,7 +113,7 @@ def test_positions_stay_on_where_patches_are_shuffled(folder: Path, tmp_path: Pa
 def test_resume_of_pretraining_is_exact(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = config(folder, tmp_path / "whole", pretrain=True, epochs=3)
     train(whole)
-    from vitlet.runs import RunFolder
+    from vitlet.training.run_folder import RunFolder
 
     log = RunFolder.log
 

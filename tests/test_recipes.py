@@ -18,8 +18,8 @@ from vitlet.config import RunConfig
 from vitlet.data.images import Arrays, Dataset
 from vitlet.data.named.official import OFFICIAL
 from vitlet.errors import VitletError
-from vitlet.prepare import make_optimizer, prepare
-from vitlet.recipes import TABLES, Recipe, all_recipes, find_recipe, recipes_of
+from vitlet.experiments.recipes import TABLES, Recipe, all_recipes, find_recipe, recipes_of
+from vitlet.training.classifier import make_optimizer, prepare
 
 RECIPES = all_recipes()
 

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 
 import vitlet
-from vitlet.features import Features, Grid, GridShape, Shapes
-from vitlet.geometry import grid_coords
-from vitlet.heads import RelationHead
 from vitlet.tasks.angle import Angle, pair_angles
 from vitlet.tasks.distance import Distance
+from vitlet.tasks.heads import RelationHead
 from vitlet.tasks.position import Position, cell_index
 from vitlet.tasks.sprel import SpatialRelations, relation_classes
 from vitlet.tasks.task import Task
-from vitlet.view_kinds import MegaPatches, ShuffledPatches
-from vitlet.views import PlainView
+from vitlet.tokens.features import Features, Grid, GridShape, Shapes
+from vitlet.tokens.geometry import grid_coords
+from vitlet.tokens.patch_views import MegaPatches, ShuffledPatches
+from vitlet.tokens.views import PlainView
 
 BATCH, CHANNELS, HEIGHT, WIDTH = 3, 20, 3, 5
 COUNT = HEIGHT * WIDTH

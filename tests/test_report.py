@@ -14,11 +14,11 @@ from filelock import FileLock
 
 from conftest import write_digits
 from hostile import CLASSES, FILE, train_hostile, train_quickly
+from vitlet.analysis.report.charts import Series, line_chart, ticks
+from vitlet.analysis.report.markup import escaped, tag
+from vitlet.analysis.report.record import chosen_settings, read_run, run_names
 from vitlet.cli import main
-from vitlet.report.charts import Series, line_chart, ticks
-from vitlet.report.markup import escaped, tag
-from vitlet.report.numbers import calibration, confusion, paired_difference, student, wilson
-from vitlet.report.record import chosen_settings, read_run, run_names
+from vitlet.statistics import calibration, confusion, paired_difference, student, wilson
 
 
 class Elements(HTMLParser):

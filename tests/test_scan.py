@@ -16,14 +16,14 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits, load_sample_images
 
-from vitlet.data import measure as measuring
-from vitlet.data.contact_sheet import picture_grid
 from vitlet.data.decode import MAX_PIXELS
-from vitlet.data.duplicates import find_copies
 from vitlet.data.images import Arrays, Dataset, Files, Joined, Subset
-from vitlet.data.report import ScanReport, scan_lines
-from vitlet.data.scan import scan_dataset
-from vitlet.data.suggest import flip_hint, suggest
+from vitlet.data.scan import measure as measuring
+from vitlet.data.scan.contact_sheet import picture_grid
+from vitlet.data.scan.duplicates import find_copies
+from vitlet.data.scan.findings import ScanReport, scan_lines
+from vitlet.data.scan.scan import scan_dataset
+from vitlet.data.scan.suggest import flip_hint, suggest
 from vitlet.errors import VitletError
 
 HOSTILE = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vitlet.errors import VitletError
-from vitlet.schedules import Constant, Ramp, WarmupCosine
+from vitlet.objective.schedules import Constant, Ramp, WarmupCosine
 
 
 def test_constant() -> None:

@@ -22,16 +22,16 @@ from safetensors.torch import load_file
 from shapes import classes, write_masks
 from vitlet.cli import main
 from vitlet.config import TaskConfig
-from vitlet.distributed import World
-from vitlet.engine import train_job
 from vitlet.errors import VitletError
-from vitlet.runs import RunFolder
-from vitlet.segmentation.job import prepare_segmentation
-from vitlet.segmentation.masks import IGNORED, open_masks
-from vitlet.segmentation.metrics import SegmentationScores, confusion, scores
-from vitlet.segmentation.recipes import RECIPES, STEPS
-from vitlet.segmentation.settings import SegmentConfig
-from vitlet.segmentation.upernet import pixel_loss
+from vitlet.training.distributed import World
+from vitlet.training.loop import train_job
+from vitlet.training.run_folder import RunFolder
+from vitlet.transfer.segmentation.job import prepare_segmentation
+from vitlet.transfer.segmentation.masks import IGNORED, open_masks
+from vitlet.transfer.segmentation.metrics import SegmentationScores, confusion, scores
+from vitlet.transfer.segmentation.recipes import RECIPES, STEPS
+from vitlet.transfer.segmentation.settings import SegmentConfig
+from vitlet.transfer.segmentation.upernet import pixel_loss
 
 SMALL: dict[str, Any] = {
     "backbone": "test_vit",
@@ -242,7 +242,7 @@ def test_answers_at_several_scales_are_averaged(data: Path, tmp_path: Path) -> N
     job, _ = prepare_segmentation(config(data, tmp_path / "run", test_scales="0.5,1,1.75"), World())
     network: Any = job.model.eval()
     from vitlet.data.preprocess import Preprocess
-    from vitlet.segmentation.job import Segmenting
+    from vitlet.transfer.segmentation.job import Segmenting
 
     normalize = Preprocess((32, 64), crop_pct=1.0, mean=[0.5] * 3, std=[0.5] * 3)
     pixels = torch.randint(256, (3, 48, 50), dtype=torch.uint8)
@@ -380,7 +380,7 @@ def test_the_recipes_are_those_of_the_publication() -> None:
         assert settings.test_scales == "0.5,0.75,1.0,1.25,1.5,1.75"
         assert (settings.decoder_channels, settings.auxiliary) == (512, 0.4)
         assert "not measured" in (recipe.__doc__ or "")
-    from vitlet.schedules import WarmupLinear
+    from vitlet.objective.schedules import WarmupLinear
 
     rate = WarmupLinear(1.0, 11, 1.0, 0.2)
     assert [rate(epoch) for epoch in (0, 0.5, 1, 6, 11)] == pytest.approx([0, 0.5, 1, 0.6, 0.2])

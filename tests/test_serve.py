@@ -18,11 +18,11 @@ import serve as bench
 from PIL import Image
 
 from vitlet.cli import main
+from vitlet.cli.serving.answers import Service
+from vitlet.cli.serving.limits import Limits
+from vitlet.cli.serving.server import Server, check_host
 from vitlet.errors import VitletError
-from vitlet.predict import Predictor
-from vitlet.serving.answers import Service
-from vitlet.serving.limits import Limits
-from vitlet.serving.server import Server, check_host
+from vitlet.inference.predict import Predictor
 
 LIMITS = Limits(upload_bytes=200_000, pixels=1_000_000, read_seconds=1.5, connections=6, grace_seconds=5.0)
 

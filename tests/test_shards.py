@@ -20,8 +20,8 @@ from vitlet.data.images import Dataset
 from vitlet.data.preprocess import Preprocess
 from vitlet.data.shards import ShardBatches, ShardStream, read_shards, write_shards
 from vitlet.data.sources import Request, load_dataset, load_unlabelled
-from vitlet.engine import train
 from vitlet.errors import VitletError
+from vitlet.training.loop import train
 
 
 @pytest.fixture

@@ -22,13 +22,13 @@ from scipy import stats
 
 from vitlet.cli import main
 from vitlet.errors import VitletError
-from vitlet.studies.cell import located, run_cell
-from vitlet.studies.definition import Cell, Study, read_study
-from vitlet.studies.named import find_study
-from vitlet.studies.records import Record, finished_cells, read_record
-from vitlet.studies.report import cells_of, report_study, which_numbers
-from vitlet.studies.scheduler import Progress, alone
-from vitlet.studies.statistics import Estimate, first_reaching, summarise
+from vitlet.experiments.studies.cell import located, run_cell
+from vitlet.experiments.studies.definition import Cell, Study, read_study
+from vitlet.experiments.studies.named import find_study
+from vitlet.experiments.studies.records import Record, finished_cells, read_record
+from vitlet.experiments.studies.report import cells_of, report_study, which_numbers
+from vitlet.experiments.studies.scheduler import Progress, alone
+from vitlet.experiments.studies.statistics import Estimate, first_reaching, summarise
 
 TINY: dict[str, Any] = {
     "settings": {
@@ -381,7 +381,7 @@ def test_missing_data_keeps_only_its_own_cells(
         ran.extend(cell.arm for cell in cells)
         return Progress([])
 
-    monkeypatch.setattr("vitlet.studies.scheduler.run_study", note)
+    monkeypatch.setattr("vitlet.experiments.studies.scheduler.run_study", note)
     assert main(["study", "grid.yaml"]) == 1
     printed = capsys.readouterr().out
     assert "2 cells of data cannot run: no such folder: nowhere" in printed

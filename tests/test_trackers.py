@@ -16,8 +16,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import vitlet
-from vitlet.engine import train
-from vitlet.runs import read_rows
+from vitlet.training.loop import train
+from vitlet.training.run_folder import read_rows
 
 
 @pytest.fixture(scope="module")

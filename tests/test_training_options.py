@@ -18,16 +18,16 @@ from safetensors.torch import load_file
 from torch import nn
 
 import vitlet
-from vitlet.averaging import Average
-from vitlet.checkpoint import Checkpoints
 from vitlet.cli import main
-from vitlet.commands.train import run_config
+from vitlet.cli.commands.train import run_config
 from vitlet.config import RunConfig
-from vitlet.engine import train
+from vitlet.inference.predict import Predictor
 from vitlet.objective import Objective, Outcome
-from vitlet.predict import Predictor
-from vitlet.prepare import prepare
-from vitlet.runs import find_unfinished, read_config, read_rows
+from vitlet.training.checkpoint import Checkpoints
+from vitlet.training.classifier import prepare
+from vitlet.training.ema import Average
+from vitlet.training.loop import train
+from vitlet.training.run_folder import find_unfinished, read_config, read_rows
 
 
 @pytest.fixture(scope="module")

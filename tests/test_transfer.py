@@ -14,17 +14,17 @@ from safetensors.torch import load_file
 
 from shapes import write_masks
 from vitlet.config import RunConfig
-from vitlet.distributed import World
-from vitlet.engine import train
 from vitlet.errors import VitletError
-from vitlet.features import Needs
-from vitlet.segmentation.job import prepare_segmentation
-from vitlet.segmentation.settings import SegmentConfig
-from vitlet.transfer import extras
-from vitlet.transfer.backbone import build, open_backbone
-from vitlet.transfer.pictures import beside, free_name, make_folder
-from vitlet.transfer.pyramid import Levels
-from vitlet.views import PlainView
+from vitlet.tokens.features import Needs
+from vitlet.tokens.views import PlainView
+from vitlet.training.distributed import World
+from vitlet.training.loop import train
+from vitlet.transfer.common import extras
+from vitlet.transfer.common.backbone import build, open_backbone
+from vitlet.transfer.common.pictures import beside, free_name, make_folder
+from vitlet.transfer.common.pyramid import Levels
+from vitlet.transfer.segmentation.job import prepare_segmentation
+from vitlet.transfer.segmentation.settings import SegmentConfig
 
 
 @pytest.mark.parametrize(

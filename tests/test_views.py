@@ -14,14 +14,14 @@ from torchvision.transforms.v2 import functional as reference
 
 import vitlet
 from vitlet.config import RunConfig, TaskConfig
-from vitlet.features import Grid
-from vitlet.geometry import grid_coords
-from vitlet.patch_augment import PatchAugment, blend, grey, random_crops, turn_hue
-from vitlet.prepare import make_terms
 from vitlet.tasks.position import Position
 from vitlet.tasks.sprel import SpatialRelations
-from vitlet.view_kinds import MegaPatches, ShuffledPatches, area_weights, from_patches, to_patches
-from vitlet.views import Chain, PlainView, View, ViewMaker, settled
+from vitlet.tokens.features import Grid
+from vitlet.tokens.geometry import grid_coords
+from vitlet.tokens.patch_augment import PatchAugment, blend, grey, random_crops, turn_hue
+from vitlet.tokens.patch_views import MegaPatches, ShuffledPatches, area_weights, from_patches, to_patches
+from vitlet.tokens.views import Chain, PlainView, View, ViewMaker, settled
+from vitlet.training.classifier import make_terms
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

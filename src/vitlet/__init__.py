@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from vitlet.moved import keep_old_paths
 from vitlet.registration import register_networks
 
 __version__ = "0.1.0"
@@ -16,19 +17,17 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from vitlet import functional as functional
     from vitlet import testing as testing
-    from vitlet.attached import Attached as Attached
-    from vitlet.attached import attach as attach
-    from vitlet.backbone import LayerBackbone as LayerBackbone
-    from vitlet.backbone import TimmBackbone as TimmBackbone
+    from vitlet.backbones import LayerBackbone as LayerBackbone
+    from vitlet.backbones import TimmBackbone as TimmBackbone
     from vitlet.config import RunConfig as RunConfig
-    from vitlet.engine import train as train
     from vitlet.errors import VitletError as VitletError
     from vitlet.objective import Objective as Objective
     from vitlet.objective import Outcome as Outcome
     from vitlet.objective import Term as Term
-    from vitlet.patch_augment import PatchAugment as PatchAugment
-    from vitlet.rotated import Rotated as Rotated
-    from vitlet.schedules import Ramp as Ramp
+    from vitlet.objective.attached import Attached as Attached
+    from vitlet.objective.attached import attach as attach
+    from vitlet.objective.schedules import Ramp as Ramp
+    from vitlet.objective.timm_task import TimmTrainingTask as TimmTrainingTask
     from vitlet.tasks.angle import Angle as Angle
     from vitlet.tasks.attention_distance import AttentionDistance as AttentionDistance
     from vitlet.tasks.attention_similarity import AttentionSimilarity as AttentionSimilarity
@@ -38,38 +37,40 @@ if TYPE_CHECKING:
     from vitlet.tasks.position import Position as Position
     from vitlet.tasks.rotation import Rotation as Rotation
     from vitlet.tasks.sprel import SpatialRelations as SpatialRelations
-    from vitlet.timm_task import TimmTrainingTask as TimmTrainingTask
-    from vitlet.view_kinds import MegaPatches as MegaPatches
-    from vitlet.view_kinds import ShuffledPatches as ShuffledPatches
-    from vitlet.views import Chain as Chain
+    from vitlet.tokens.patch_augment import PatchAugment as PatchAugment
+    from vitlet.tokens.patch_views import MegaPatches as MegaPatches
+    from vitlet.tokens.patch_views import ShuffledPatches as ShuffledPatches
+    from vitlet.tokens.rotated import Rotated as Rotated
+    from vitlet.tokens.views import Chain as Chain
+    from vitlet.training.loop import train as train
 
 _HOME = {
     "Angle": "vitlet.tasks.angle",
-    "Attached": "vitlet.attached",
+    "Attached": "vitlet.objective.attached",
     "AttentionDistance": "vitlet.tasks.attention_distance",
     "AttentionSimilarity": "vitlet.tasks.attention_similarity",
-    "Chain": "vitlet.views",
+    "Chain": "vitlet.tokens.views",
     "DRLoc": "vitlet.tasks.drloc",
     "Distance": "vitlet.tasks.distance",
     "Jigsaw": "vitlet.tasks.jigsaw",
-    "LayerBackbone": "vitlet.backbone",
-    "MegaPatches": "vitlet.view_kinds",
+    "LayerBackbone": "vitlet.backbones",
+    "MegaPatches": "vitlet.tokens.patch_views",
     "Objective": "vitlet.objective",
     "Outcome": "vitlet.objective",
-    "PatchAugment": "vitlet.patch_augment",
+    "PatchAugment": "vitlet.tokens.patch_augment",
     "Position": "vitlet.tasks.position",
-    "Ramp": "vitlet.schedules",
-    "Rotated": "vitlet.rotated",
+    "Ramp": "vitlet.objective.schedules",
+    "Rotated": "vitlet.tokens.rotated",
     "Rotation": "vitlet.tasks.rotation",
     "RunConfig": "vitlet.config",
-    "ShuffledPatches": "vitlet.view_kinds",
+    "ShuffledPatches": "vitlet.tokens.patch_views",
     "SpatialRelations": "vitlet.tasks.sprel",
     "Term": "vitlet.objective",
-    "TimmBackbone": "vitlet.backbone",
-    "TimmTrainingTask": "vitlet.timm_task",
+    "TimmBackbone": "vitlet.backbones",
+    "TimmTrainingTask": "vitlet.objective.timm_task",
     "VitletError": "vitlet.errors",
-    "attach": "vitlet.attached",
-    "train": "vitlet.engine",
+    "attach": "vitlet.objective.attached",
+    "train": "vitlet.training.loop",
 }
 
 _MODULES = ("functional", "testing")
@@ -90,3 +91,4 @@ def __dir__() -> list[str]:
 
 
 register_networks()
+keep_old_paths()

@@ -96,7 +96,7 @@ def setting(default: Any, help_text: str, *flags: str, where: bool = False, free
 class RunConfig:
     """A training run. Names are those of timm's training script where it has them.
 
-    A job of another kind (`vitlet.transfer.settings`) adds fields, and names those that mean nothing to it in
+    A job of another kind (`vitlet.transfer.common.settings`) adds fields, and names those that mean nothing to it in
     ``UNUSED``: they are no flags or keys of it.
     """
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import os
+import sys
 from collections.abc import Iterable
 
 
@@ -50,3 +52,13 @@ def first_line(problem: Exception) -> str:
     """What another library complained of, short enough for a sentence."""
     lines = [line for line in str(problem).strip().splitlines() if line.strip()]
     return (lines[0] if lines else type(problem).__name__).rstrip(".")
+
+
+def fail(problem: VitletError) -> int:
+    """Print the sentence, unless another process of the same run does; the exit code."""
+    rank = os.environ.get("RANK", "0")
+    if rank == "0":
+        print(f"vitlet: {problem}", file=sys.stderr)
+    elif not problem.everywhere:
+        print(f"vitlet, process {rank}: {problem}", file=sys.stderr)
+    return problem.code

@@ -17,11 +17,11 @@ from typing import Any, ClassVar, get_type_hints
 import torch
 from torch import Tensor, nn
 
-from vitlet.features import Features, Grid, GridShape, Shapes
-from vitlet.geometry import grid_coords
 from vitlet.objective import Objective, Term
 from vitlet.tasks.declared import options_of
 from vitlet.tasks.task import Task, TaskResult
+from vitlet.tokens.features import Features, Grid, GridShape, Shapes
+from vitlet.tokens.geometry import grid_coords
 
 BATCH, CHANNELS, HEIGHT, WIDTH = 2, 8, 3, 5
 
@@ -161,7 +161,7 @@ class TaskSuite:
 
     def test_in_an_objective(self) -> None:
         """On a network: its logits and its state dict stay its own."""
-        from vitlet.backbone import LayerBackbone
+        from vitlet.backbones import LayerBackbone
 
         torch.manual_seed(0)
         height, width = self.sides

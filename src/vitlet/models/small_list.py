@@ -10,7 +10,7 @@ from inspect import getdoc
 import timm
 from timm.models import model_entrypoint
 
-from vitlet.backbone import TimmBackbone
+from vitlet.backbones import TimmBackbone
 
 SPEEDS = "small_speeds.csv"
 """Beside this file; written by ``benchmarks/small_models.py``."""

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitlet.features import Features, Needs, Shapes
-from vitlet.geometry import constant_error, from_unit_range, spread_coords, to_unit_range
-from vitlet.heads import RelationHead
+from vitlet.tasks.heads import RelationHead
 from vitlet.tasks.task import Task, TaskResult
+from vitlet.tokens.features import Features, Needs, Shapes
+from vitlet.tokens.geometry import constant_error, from_unit_range, spread_coords, to_unit_range
 
 EPSILON = 1e-4
 """Keeps the angle of a token in the very middle defined, as in the released code."""

@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitlet.attention import AttentionMap, AttentionShape, Heads, Rows
 from vitlet.errors import VitletError
-from vitlet.features import Features, Shapes
-from vitlet.geometry import grid_coords
-from vitlet.regularize import ROWS, Layers, Reduction, layer_cost, regularize
+from vitlet.tasks.attention_penalty import ROWS, Layers, Reduction, layer_cost, regularize
 from vitlet.tasks.task import Task, TaskResult
+from vitlet.tokens.attention import AttentionMap, AttentionShape, Heads, Rows
+from vitlet.tokens.features import Features, Shapes
+from vitlet.tokens.geometry import grid_coords
 
 BEST_DEPTH = 5 / 6
 """The paper's best layer on three of five datasets is the 5th of 6."""

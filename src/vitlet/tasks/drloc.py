@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitlet.errors import VitletError
-from vitlet.features import Features, Grid, GridShape, Needs, Pool, Shapes, pooled_size
-from vitlet.geometry import chance_error, pair_offsets, sample_pairs
-from vitlet.heads import PairHead
+from vitlet.tasks.heads import PairHead
 from vitlet.tasks.task import Places, Task, TaskResult
+from vitlet.tokens.features import Features, Grid, GridShape, Needs, Pool, Shapes, pooled_size
+from vitlet.tokens.geometry import chance_error, pair_offsets, sample_pairs
 
 Targets = Literal["fraction", "cells"]
 Classes = Literal["wide", "tight", "absolute"]

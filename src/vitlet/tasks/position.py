@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitlet.errors import VitletError
-from vitlet.features import Features, Needs, Shapes
-from vitlet.geometry import constant_error
 from vitlet.tasks.task import Places, Task, TaskResult
+from vitlet.tokens.features import Features, Needs, Shapes
+from vitlet.tokens.geometry import constant_error
 
 AT_CHANCE = 1.05
 """An accuracy below this multiple of the chance level counts as nothing learned."""

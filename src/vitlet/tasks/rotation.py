@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitlet.errors import VitletError
-from vitlet.features import Features, Grid, Shapes
-from vitlet.rotated import Rotated
 from vitlet.tasks.task import Task, TaskResult
+from vitlet.tokens.features import Features, Grid, Shapes
+from vitlet.tokens.rotated import Rotated
 
 CHANCE = 25.0
 AT_CHANCE = 30.0

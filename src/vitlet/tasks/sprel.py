@@ -13,9 +13,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from vitlet.features import Features, GridShape, Needs, Shapes
-from vitlet.heads import RelationHead
+from vitlet.tasks.heads import RelationHead
 from vitlet.tasks.task import Task, TaskResult
+from vitlet.tokens.features import Features, GridShape, Needs, Shapes
 
 CLASSES = 9
 AT_CHANCE = 1.05

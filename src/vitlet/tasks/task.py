@@ -9,8 +9,8 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vitlet.features import Features, Needs, Shapes
-from vitlet.views import PlainView, ViewMaker
+from vitlet.tokens.features import Features, Needs, Shapes
+from vitlet.tokens.views import PlainView, ViewMaker
 
 
 class TaskResult(NamedTuple):

@@ -1,1 +1,1 @@
-"""What detection and segmentation share: a trained backbone of any kind under a head for dense predictions."""
+"""Dense prediction: a trained backbone under detection and segmentation heads."""

@@ -1,0 +1,80 @@
+"""A run's own task heads, put to use: where do they think that tokens lie?
+
+Exported weights hold no heads; the run's checkpoints do, beside the network that they were trained with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitlet.config import RunConfig
+from vitlet.errors import VitletError, first_line
+from vitlet.objective import Objective
+from vitlet.tasks.declared import load_task
+from vitlet.tasks.task import Places, Task
+from vitlet.tokens.views import View
+from vitlet.training.checkpoint import Checkpoint, Checkpoints
+from vitlet.training.classifier import build_backbone, find_device, make_terms
+from vitlet.training.run_folder import read_config
+from vitlet.training.state import WEIGHTS
+
+
+class Locator:
+    """The network of a run's newest checkpoint with the head of a task that locates tokens.
+
+    Args:
+        objective: in evaluation mode.
+        task: the one that locates tokens.
+        device: of both.
+    """
+
+    def __init__(self, objective: Objective, task: Task, device: torch.device) -> None:
+        self.objective, self.task, self.device = objective.to(device).eval(), task, device
+
+    @staticmethod
+    def load(run: Path, *, device: str = "auto") -> Locator:
+        """Read a run folder; a `VitletError` says why a run has no such head."""
+        config = read_config(run)
+        names = [name for name in config.tasks if load_task(name).places is not Task.places]
+        if not names:
+            trained = f"its tasks are {', '.join(config.tasks)}" if config.tasks else "it was trained without tasks"
+            raise VitletError(
+                f"{run} has no localization head: {trained}. Train with --task drloc (or position) to have one."
+            )
+        if config.fsdp:
+            raise VitletError(f"the heads of {run} are spread over the checkpoint's shards, which is not read here.")
+        checkpoint, damaged = Checkpoints(run / "checkpoints").peek()
+        if checkpoint is None:
+            why = "; ".join(damaged) or "its folder 'checkpoints' holds none"
+            raise VitletError(f"the task heads of {run} lie in its checkpoints: {why}.")
+        objective = _objective(config, checkpoint)
+        return Locator(
+            objective, next(term.task for term in objective.terms if term.task.name == names[0]), find_device(device)
+        )
+
+    @torch.inference_mode()
+    def __call__(self, images: Tensor) -> Places:
+        """Places of the tokens of normalised images ``(B, channels, height, width)``, on the CPU."""
+        found = self.task.places(self.objective.backbone(View(images.to(self.device)), self.task.needs))
+        assert found is not None
+        return found._replace(predicted=found.predicted.cpu(), true=found.true.cpu(), error=found.error.cpu())
+
+
+def _objective(config: RunConfig, checkpoint: Checkpoint) -> Objective:
+    """Network and heads as the checkpoint has them."""
+    classes = 0 if config.pretrain else config.num_classes or len(checkpoint.about["classes"])
+    try:
+        backbone, _ = build_backbone(replace(config, pretrained=False), classes)
+        objective = Objective(backbone, make_terms(config, backbone))
+        own = objective.state_dict()  # without the criterion, which may hold weights of classes
+        tensors = checkpoint.tensors(WEIGHTS)
+        objective.load_state_dict({name: tensors[name] for name in own})
+    except VitletError:
+        raise
+    except Exception as problem:  # a foreign file fails in many ways
+        raise VitletError(f"cannot read the heads in {checkpoint.path}: {first_line(problem)}.") from problem
+    return objective

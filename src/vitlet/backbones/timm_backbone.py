@@ -1,0 +1,144 @@
+"""Any timm model that implements ``forward_intermediates`` becomes a source of `Features`, without per-model code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitlet.backbones.base import Backbone, model_img_size
+from vitlet.backbones.find_attention import Survey, survey
+from vitlet.backbones.find_grid import shape_of
+from vitlet.backbones.tap_attention import EXPLICIT_TOKENS, Tap, listening
+from vitlet.errors import VitletError, first_line
+from vitlet.tokens.attention import AttentionMap
+from vitlet.tokens.features import Features, Grid, Needs, Shapes
+from vitlet.tokens.views import PlainView, View, ViewMaker
+
+
+class TimmBackbone(Backbone):
+    """Features of a timm model: one ``forward_intermediates`` call, then ``forward_head`` for the logits.
+
+    Args:
+        model: a timm model, or one that obeys timm's contract.
+        img_size: size of the images; by default the size the model's configuration names.
+        in_chans: channels of the images; by default the model's own.
+        explicit_tokens: of attention: up to this many tokens a map is computed openly, beyond never written down.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        img_size: int | tuple[int, int] | None = None,
+        in_chans: int | None = None,
+        explicit_tokens: int = EXPLICIT_TOKENS,
+    ) -> None:
+        if not (hasattr(model, "forward_intermediates") and hasattr(model, "forward_head")):
+            raise VitletError(
+                f"{type(model).__name__} has no forward_intermediates, so its token grid cannot be read."
+                " Use a model that `vitlet models` lists, or vitlet.LayerBackbone(model, layer=NAME) with the name"
+                " of the layer whose output is the grid."
+            )
+        size: Any = img_size or model_img_size(model)
+        super().__init__(model, img_size=size, in_chans=in_chans or int(getattr(model, "in_chans", 3)))
+        self.explicit_tokens = explicit_tokens
+        self._channels = 0  # of the last grid, once it was seen
+        self._surveys: dict[tuple[int, int], Survey] = {}
+        self._taps: dict[tuple[str, int], Tap] = {}
+
+    def shapes(self, needs: Needs = Needs(), view: ViewMaker = PlainView(), *, least: int = 2) -> Shapes:
+        """As in `Backbone`; of attention it names all layers there are, and gets ready for those asked for."""
+        shapes = super().shapes(replace(needs, attention=()), view, least=least)
+        self._channels = shapes.last.channels
+        if not needs.attention:
+            return shapes
+        found = self._survey(view(self._empty()).images)
+        asked = found.resolve(needs.attention, self.describe())
+        if needs.attention != "all":
+            self._tapped(found, asked)
+        return replace(shapes, attention=tuple(layer.shape for layer in found.layers))
+
+    def forward(self, view: View, needs: Needs = Needs()) -> Features:
+        model: Any = self.model
+        indices = None if needs.every_grid else 1  # None: all of them; 1: the last one
+        attention: dict[int, AttentionMap] = {}
+        if needs.attention:
+            found = self._survey(view.images)
+            asked = found.resolve(needs.attention, self.describe())
+            taps = self._tapped(found, asked)
+            with listening(taps):
+                final, maps = model.forward_intermediates(view.images, indices=indices, norm=False, output_fmt="NCHW")
+            attention = {
+                index: found.layers[index].read(tap.take(), view) for index, tap in zip(asked, taps, strict=True)
+            }
+        else:
+            final, maps = model.forward_intermediates(view.images, indices=indices, norm=False, output_fmt="NCHW")
+        if self._channels and maps[-1].shape[1] != self._channels:  # timm reads any number of tokens as the whole grid
+            raise VitletError(
+                f"{self.describe()} gives tokens of {maps[-1].shape[1]} channels, which in evaluation had"
+                f" {self._channels}: tokens are missing. Where the model drops them in training, as with timm's"
+                " patch_drop_rate, turn that off: those left have no places."
+            )
+        grids = tuple(Grid(tokens, view.coords(*tokens.shape[2:])) for tokens in maps)
+        normed = Grid(self._final_grid(final, maps[-1]), grids[-1].coords) if needs.after_norm else None
+        return Features(
+            images=view.images,
+            last=grids[-1],
+            logits=self._logits(final),
+            after_norm=normed,
+            every=grids if needs.every_grid else (),
+            attention=attention,
+        )
+
+    def _survey(self, images: Tensor) -> Survey:
+        """What attention there is at the size of these images; found once."""
+        size = (int(images.shape[2]), int(images.shape[3]))
+        if size not in self._surveys:
+            with self._quiet():
+                self._surveys[size] = survey(self.model, torch.zeros_like(images[:1]).repeat(2, 1, 1, 1))
+        return self._surveys[size]
+
+    def _tapped(self, found: Survey, asked: Sequence[int]) -> list[Tap]:
+        """Taps on the layers asked for; one that was set once stays."""
+        taps = []
+        for layer in (found.layers[index] for index in asked):
+            place = (layer.path, layer.call)
+            if place not in self._taps:
+                self._taps[place] = Tap(self.model.get_submodule(layer.path), layer.call, self.explicit_tokens)
+            taps.append(self._taps[place])
+        return taps
+
+    def remove(self) -> None:
+        """Take the taps on attention off the model again."""
+        for place in reversed(list(self._taps)):
+            self._taps.pop(place).remove()
+
+    def _logits(self, final: Any) -> Tensor:
+        model: Any = self.model
+        try:
+            return model.forward_head(final)  # type: ignore[no-any-return]
+        except NotImplementedError as problem:  # timm's way to say that a model is an encoder and nothing more
+            raise VitletError(
+                f"{self.describe()} has no classifier ({first_line(problem)}). Use a model that `vitlet models` lists."
+            ) from None
+
+    def _final_grid(self, final: Any, last: Tensor) -> Tensor:
+        """``final`` has no common layout: read it as the grid that ``last`` is, prefix tokens stripped."""
+        batch, _, height, width = last.shape
+        tokens = height * width
+        if isinstance(final, Tensor):
+            if final.ndim == 3 and final.shape[1] >= tokens:
+                patches = final[:, final.shape[1] - tokens :]
+                return patches.transpose(1, 2).reshape(batch, -1, height, width)
+            if final.ndim == 4 and final.shape[2:] == (height, width):
+                return final
+            if final.ndim == 4 and final.shape[1:3] == (height, width):
+                return final.permute(0, 3, 1, 2)
+        raise VitletError(
+            f"{self.describe()} hands its head {shape_of(final)}, which is not its {height}x{width} token grid:"
+            " tokens after the final norm cannot be had. Use tap 'before_norm'."
+        )

@@ -1,0 +1,39 @@
+"""``vitlet evaluate``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from vitlet.cli.flags import Parser
+from vitlet.errors import VitletError
+
+
+def run(words: list[str]) -> int:
+    """Run the command."""
+    parser = Parser(prog="vitlet evaluate", description="Accuracy of a run's best weights.")
+    parser.add_argument("run", metavar="RUN", help="run folder")
+    parser.add_argument("data", metavar="DATA", nargs="?", help="folder of class folders (default: the run's own data)")
+    parser.add_argument(
+        "--split", choices=("val", "test"), help="of the run's own data (default: test if there is one)"
+    )
+    parser.add_argument("--data-dir", help="of DATA: folder of named datasets, or of the images that a table lists")
+    parser.add_argument("-b", "--batch-size", type=int, default=128, help="images per step [128]")
+    parser.add_argument("-j", "--workers", type=int, default=0, help="processes that load images [0]")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps [auto]")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    chosen = parser.parse_all(words)
+    if chosen.data and chosen.split:
+        raise VitletError("--split chooses among the run's own data; leave it out when DATA is given.")
+    from vitlet.cli.summary import print_scores
+    from vitlet.inference.predict import Predictor
+
+    predictor = Predictor.load(Path(chosen.run), device=chosen.device)
+    scores, what = predictor.evaluate(
+        chosen.data, split=chosen.split, data_dir=chosen.data_dir, batch_size=chosen.batch_size, workers=chosen.workers
+    )
+    if chosen.json:
+        print(json.dumps({"run": chosen.run, "data": what, **scores.to_dict()}))
+    else:
+        print_scores(what, scores)
+    return 0

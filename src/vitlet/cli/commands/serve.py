@@ -1,0 +1,54 @@
+"""``vitlet serve``."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+from vitlet.cli.flags import Parser
+
+
+def run(words: list[str]) -> int:
+    """Run the command."""
+    parser = Parser(
+        prog="vitlet serve",
+        description="A page on this machine: drop images or use the camera, see classes and what the networks look at;"
+        " POST /api/predict does the same for programs, /openapi.json describes it. Ctrl-C or SIGTERM stops it.",
+    )
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="run or export folders; several are compared")
+    parser.add_argument("--host", default="127.0.0.1", help="loopback address to listen on [127.0.0.1]")
+    parser.add_argument("--port", type=int, default=8000, help="to listen on; 0 for any that is free [8000]")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps [auto]")
+    chosen = parser.parse_all(words)
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    _serve([Path(folder) for folder in chosen.runs], chosen, stopped)
+    return 0
+
+
+def _serve(folders: list[Path], chosen: Any, stopped: threading.Event) -> None:
+    from vitlet.cli.serving.answers import Service
+    from vitlet.cli.serving.limits import Limits
+    from vitlet.cli.serving.server import Server, check_host
+
+    def say(text: str) -> None:
+        print(text, flush=True)  # whoever started this reads the address from a pipe
+
+    limits = Limits()
+    server = Server(check_host(chosen.host), chosen.port, limits)  # first, for a port in use is told at once
+    try:
+        server.service = Service(folders, limits, device=chosen.device)
+        for network in server.service.networks:
+            for note in network.predictor.notes:
+                say(f"note: {note}")
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
+        thread.start()
+        names = ", ".join(network.name for network in server.service.networks)
+        say(f"serving {names} at {server.url} (Ctrl-C stops)")
+        stopped.wait()
+        say("stopped." if server.stop() else "stopped; some answers were not finished in time.")
+    finally:
+        server.server_close()

@@ -1,0 +1,143 @@
+"""``vitlet study``."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitlet.cli.flags import Parser
+from vitlet.errors import VitletError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from vitlet.data.sources import Request
+    from vitlet.experiments.studies.definition import Cell, Study
+    from vitlet.experiments.studies.scheduler import Engine, Place
+
+
+def run(words: list[str]) -> int:
+    """Run the command; 1 if a cell failed or cannot run."""
+    chosen = _parser().parse_all(words)
+    from vitlet.experiments.studies.named import find_study
+    from vitlet.experiments.studies.records import records_folder
+    from vitlet.experiments.studies.scheduler import Place, alone
+
+    study, file = find_study(chosen.study, scale=chosen.scale, seeds=chosen.seeds)
+    output = Path(chosen.output) if chosen.output else records_folder(file)
+    place = Place(file, output, Path(chosen.work) / study.name, Path(chosen.data_dir) if chosen.data_dir else None)
+    with nullcontext() if chosen.list else alone(place.work):
+        return _run(study, place, chosen)
+
+
+def _run(study: Study, place: Place, chosen: argparse.Namespace) -> int:
+    from vitlet.experiments.studies.records import finished_cells
+    from vitlet.experiments.studies.scheduler import run_study
+    from vitlet.experiments.studies.table import Board
+
+    done = finished_cells(study, place.output)
+    cells = [cell for cell in study.cells() if cell not in done and chosen.only in cell.name]
+    with Board(study, place.work, len(done)) as board:
+        board.say(f"{study.title}: {len(done)} cells are done, {len(cells)} to run; runs in {place.work}")
+        if chosen.list:
+            for cell in cells:
+                board.say(cell.name)
+            return 0
+        reported = _reported(place)
+        absent = _absent(study, cells, place)
+        for (dataset, reason), count in Counter((cell.dataset, why) for cell, why in absent.items()).items():
+            board.say(f"{count} cells of {dataset} cannot run: {reason}")
+        cells = [cell for cell in cells if cell not in absent]
+        progress = run_study(study, cells, _engine(chosen, place), board.show)
+    for cell, reason in progress.failed.items():
+        board.say(f"failed: {cell.name}: {reason}")
+    records = finished_cells(study, place.output)
+    if records:
+        from vitlet.experiments.studies.report import print_rows, which_numbers
+        from vitlet.experiments.studies.statistics import summarise
+
+        board.say(f"{which_numbers(study, records)}:")
+        print_rows(summarise(study, records))
+        board.say(f"tables and pictures: vitlet report {reported}")
+    return 1 if progress.failed or absent else 0
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="vitlet study", description="Run a grid of runs; begun again, it goes on where it was.")
+    parser.add_argument("study", metavar="STUDY", help="YAML file, folder with study.yaml, or a table of the papers")
+    parser.add_argument("--scale", choices=("full", "small"), help="of a table [full]")
+    parser.add_argument("--seeds", type=int, help="of a table [3]")
+    parser.add_argument("--data-dir", help="folder of the datasets")
+    parser.add_argument("--output", metavar="FOLDER", help="of the records (default: beside the study's file)")
+    parser.add_argument("--work", metavar="FOLDER", default="runs/studies", help="of the runs [runs/studies]")
+    parser.add_argument("--engine", choices=("local", "ray"), default="local", help="where cells run [local]")
+    parser.add_argument("--address", help="of the Ray cluster (default: this machine's)")
+    parser.add_argument("--processes", type=int, help="cells at once (default: one per core)")
+    parser.add_argument("--only", metavar="TEXT", default="", help="only cells whose name holds this")
+    parser.add_argument("--list", action="store_true", help="name the cells that would run")
+    return parser
+
+
+def _engine(chosen: argparse.Namespace, place: Place) -> Engine:
+    if chosen.processes is not None and chosen.processes < 1:
+        raise VitletError(f"--processes is {chosen.processes}; it needs to be 1 or more.")
+    if chosen.address and chosen.engine != "ray":
+        raise VitletError("--address is of a Ray cluster; add --engine ray.")
+    if chosen.engine == "ray":
+        from vitlet.experiments.studies.ray_engine import RayEngine
+
+        return RayEngine(place, address=chosen.address, processes=chosen.processes)
+    from vitlet.experiments.studies.scheduler import LocalEngine
+
+    return LocalEngine(place, chosen.processes or os.cpu_count() or 1)
+
+
+def _reported(place: Place) -> Path:
+    """What `vitlet report` is to be given; records elsewhere than beside the study have a copy of its file."""
+    from vitlet.experiments.studies.records import records_folder
+
+    try:
+        place.output.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise VitletError(f"{place.output} cannot be the folder of the records: {problem.strerror}.") from problem
+    if place.output.resolve() == records_folder(place.file).resolve():
+        return place.file.parent if place.file.name == "study.yaml" else place.file
+    copy, head = place.output / "study.yaml", "# A copy that `vitlet study --output` made of "
+    if copy.is_file() and not copy.read_text(encoding="utf-8").startswith(head):
+        raise VitletError(f"--output {place.output} is the folder of another study; choose one without study.yaml.")
+    copy.write_text(f"{head}{place.file}\n{place.file.read_text(encoding='utf-8')}", encoding="utf-8")
+    return place.output
+
+
+def _absent(study: Study, cells: list[Cell], place: Place) -> dict[Cell, str]:
+    """The cells whose data is not there, each with the reason."""
+    from vitlet.config import RunConfig
+    from vitlet.experiments.studies.cell import located
+    from vitlet.training.inputs import data_request
+
+    reasons: dict[tuple[Request, bool], str | None] = {}
+    found = {}
+    for cell in cells:
+        values = study.values(cell)
+        for phase in filter(None, (values.pop("first", None), values)):
+            config = RunConfig.from_dict(located(phase, place.data_dir))
+            asked = replace(data_request(config), seed=study.seeds[0]), config.pretrain
+            if asked not in reasons:
+                reasons[asked] = _why_absent(*asked)
+            if reason := reasons[asked]:
+                found[cell] = reason
+    return found
+
+
+def _why_absent(request: Request, pretrain: bool) -> str | None:
+    from vitlet.data.sources import load_dataset, load_unlabelled
+
+    try:
+        (load_unlabelled if pretrain else load_dataset)(request)
+    except VitletError as problem:
+        return str(problem)
+    return None

@@ -1,0 +1,26 @@
+"""``vitlet tasks``."""
+
+from __future__ import annotations
+
+from vitlet.cli.flags import Parser
+
+
+def run(words: list[str]) -> int:
+    """Run the command."""
+    Parser(prog="vitlet tasks", description="The tasks and their options.").parse_all(words)
+    from vitlet.cli.summary import print_tasks, say
+    from vitlet.config import TERM_OPTIONS
+    from vitlet.errors import VitletError
+    from vitlet.tasks import TASKS
+    from vitlet.tasks.declared import declared_options, declared_weight, summary
+
+    shown, broken = {}, []
+    for name in TASKS:
+        try:
+            shown[name] = (summary(name), declared_weight(name), {**declared_options(name), **TERM_OPTIONS})
+        except VitletError as problem:  # of a package that is installed, but broken
+            broken.append(str(problem))
+    print_tasks(shown)
+    for sentence in broken:
+        say(f"left out: {sentence}")
+    return 0

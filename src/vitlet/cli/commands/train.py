@@ -1,0 +1,106 @@
+"""``vitlet train``."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from vitlet.cli.flags import Parser, add_run_flags, run_settings
+from vitlet.errors import VitletError
+
+if TYPE_CHECKING:
+    from vitlet.config import RunConfig
+    from vitlet.experiments.recipes import Scale
+
+
+def run(words: list[str]) -> int:
+    """Run the command."""
+    config, open_tasks = run_config("vitlet train", "Train a classifier on a folder of images.", words)
+    if not words:
+        from vitlet.cli.demo import demo
+
+        demo()
+        return 0
+    return start(config, ["train", *words], open_tasks=open_tasks)
+
+
+def run_config(program: str, about: str, words: list[str], **fixed: bool) -> tuple[RunConfig, bool]:
+    """The settings that a command line gives, and whether it leaves the choice of tasks to us."""
+    parser = Parser(prog=program, description=about)
+    parser.add_argument("--recipe", metavar="NAME", help="a published setting, see `vitlet recipes`; or --scale small")
+    add_run_flags(parser)
+    chosen = parser.parse_all(words)
+    recipe = vars(chosen).pop("recipe")
+    scale = vars(chosen).pop("scale") if vars(chosen).get("scale") in ("full", "small") else None  # else a share
+    settings = run_settings(chosen)
+    from vitlet.config import RunConfig
+
+    given = {**settings, **fixed}
+    if recipe is not None:
+        given = _recipe_settings(recipe, scale or "full", given)
+    elif scale is not None:
+        raise VitletError(f"--scale {scale} is the size of a recipe; name one with --recipe.")
+    config = RunConfig.from_dict(given, source=program)
+    if config.resume is not None and "RANK" not in os.environ:  # of several processes, only the first may look
+        from vitlet.training.run_folder import resumed
+
+        config = resumed(config, given)
+    return config, recipe is None and "task" not in given and config.resume in (None, "auto")
+
+
+def _recipe_settings(name: str, scale: Scale, given: dict[str, Any]) -> dict[str, Any]:
+    """A recipe's settings with those given over them; of a recipe in two phases, those of the phase asked for."""
+    from vitlet.experiments.recipes import find_recipe
+    from vitlet.experiments.studies.definition import join
+
+    values = find_recipe(name).values(scale)
+    first = values.pop("first", None)
+    size = "" if scale == "full" else f" --scale {scale}"
+    if given.get("pretrain"):
+        if first is None:
+            raise VitletError(f"{name} has no pre-training. Run it with: vitlet train --recipe {name}{size}")
+        return join(first, given)
+    if first is not None and "init" not in given:
+        raise VitletError(
+            f"{name} begins with a pre-training. Run: vitlet pretrain --recipe {name}{size} --output FIRST, then:"
+            f" vitlet train --recipe {name}{size} --init FIRST"
+        )
+    return join(values, given)
+
+
+def start(config: RunConfig, command: list[str], *, open_tasks: bool = False) -> int:
+    """Train, in as many processes as asked for, each started by the same command, and print the end."""
+    first = os.environ.get("RANK", "0") == "0"
+    dataset = None
+    if open_tasks:
+        from vitlet.cli.summary import say
+        from vitlet.data.sources import load_dataset
+        from vitlet.training.defaults import choose_tasks
+        from vitlet.training.inputs import data_request
+
+        dataset = load_dataset(data_request(config))
+        config, why = choose_tasks(config, dataset)
+        if first:
+            say(why)
+    if (config.nproc or 1) > 1 and "RANK" not in os.environ:
+        from vitlet.training.launch import launch
+
+        chosen = task_flags(config) if open_tasks else []
+        return launch([*command, *chosen], config.nproc or 1)
+    from vitlet.cli.summary import print_result
+    from vitlet.training.loop import train
+
+    result = train(config, dataset)
+    if first:
+        print_result(result)
+    return 0
+
+
+def task_flags(config: RunConfig) -> list[str]:
+    """The tasks of a run as flags."""
+    flags = [] if config.tasks else ["--task", "none"]
+    for name, task in config.tasks.items():
+        flags += ["--task", f"{name}={task.weight!r}"]
+        for key, value in task.options.items():
+            flags += [f"--{name}.{key.replace('_', '-')}", str(value)]
+    return flags

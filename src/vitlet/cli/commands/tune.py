@@ -1,0 +1,40 @@
+"""``vitlet tune``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vitlet.cli.flags import Parser, add_run_flags, run_settings
+from vitlet.errors import VitletError
+
+
+def run(words: list[str]) -> int:
+    """Run the command."""
+    about = "Search learning rate and weights of tasks on validation images; then: vitlet train -c FOLDER/best.yaml."
+    parser = Parser(prog="vitlet tune", description=about)
+    parser.add_argument("--minutes", type=float, default=60.0, help="begin no try that would end later [60]")
+    parser.add_argument("--trials", type=int, help="at most so many tries (default: as the time allows)")
+    add_run_flags(parser)
+    chosen = parser.parse_all(words)
+    minutes, trials = vars(chosen).pop("minutes"), vars(chosen).pop("trials")
+    settings = run_settings(chosen)
+    from vitlet.config import RunConfig
+
+    config = RunConfig.from_dict(settings, source="vitlet tune")
+    if config.pretrain or config.resume:
+        raise VitletError("vitlet tune trains with labels, from the start; leave --pretrain and --resume out.")
+    if (config.nproc or 1) > 1:
+        raise VitletError("vitlet tune runs one process; leave --nproc out.")
+    from vitlet.cli.summary import say
+    from vitlet.experiments.tuning import tune
+    from vitlet.training.run_folder import run_name
+
+    folder = Path(config.output or f"runs/tune-{run_name(config)}")
+    best, found = tune(config, folder, minutes=minutes, trials=trials, open_tasks="task" not in settings, say=say)
+    (folder / "best.yaml").write_text(best.dump(), encoding="utf-8")
+    say("tries, best first:")
+    for each in found:
+        shown = ", ".join(f"{name} {value:.3g}" for name, value in each.values.items())
+        say(f"  {each.number + 1:>3}  {each.top1:6.2f} %  {shown}")
+    say(f"best settings: vitlet train -c {folder / 'best.yaml'} (chosen on the validation images; test is untouched)")
+    return 0

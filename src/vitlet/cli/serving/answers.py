@@ -1,0 +1,195 @@
+"""What is said of an uploaded image: classes of every network, and where each looked."""
+
+from __future__ import annotations
+
+import base64
+import io
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from torch import Tensor
+
+from vitlet.analysis.explain import Explainer, Explanation
+from vitlet.cli.serving.limits import Limits
+from vitlet.data.decode import decode_image
+from vitlet.errors import VitletError, first_line
+from vitlet.inference.exported import is_export
+from vitlet.inference.predict import Predictor, most_likely
+from vitlet.tasks.task import Places
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+"""Pillow's other readers, some of which start programs, are kept away from uploads."""
+
+
+class BusyError(VitletError):
+    """Others are being answered; come back."""
+
+
+class RefusedImageError(VitletError):
+    """An upload that is no image, or too large a one; ``status`` is HTTP's name for that."""
+
+    def __init__(self, sentence: str, status: int) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class Network:
+    """A run or an export that answers one visitor at a time; others wait for their turn.
+
+    Args:
+        name: how it is called on the page.
+        folder: of the run or export.
+    """
+
+    def __init__(self, name: str, folder: Path, device: str) -> None:
+        self.name = name
+        self.predictor = Predictor.load(folder, device=device)
+        self.explainer, self.no_maps = self._explainer(folder)
+        self.lock = threading.Lock()
+
+    def _explainer(self, folder: Path) -> tuple[Explainer | None, str]:
+        predictor = self.predictor
+        if not is_export(folder):
+            return Explainer.of(predictor, folder), ""
+        if not hasattr(predictor.model, "forward_intermediates"):
+            return None, "maps: this export cannot be looked into; serve the run, or its timm export."
+        why = "an export holds no task heads; serve the run to see it."
+        channels = predictor.config.in_chans
+        made = Explainer(predictor.model, predictor.preprocess, predictor.classes, in_chans=channels, no_locator=why)
+        return made, ""
+
+    def about(self) -> dict[str, Any]:
+        """For the page, before any image."""
+        predictor = self.predictor
+        return {
+            "run": self.name,
+            "model": predictor.config.model,
+            "classes": list(predictor.classes),
+            "image_size": list(predictor.preprocess.size),
+            "temperature": predictor.temperature,
+            "notes": list(predictor.notes),
+        }
+
+    def answer(self, image: Tensor, *, topk: int, maps: bool) -> dict[str, Any]:
+        """The first classes of a decoded image, and if asked for where the network looked."""
+        started = time.monotonic()
+        probabilities, _ = self.predictor(self.predictor.preprocess(image)[None])
+        found: dict[str, Any] = {
+            "run": self.name,
+            "classes": most_likely(probabilities[0], self.predictor.classes, topk),
+            "milliseconds": round(1000 * (time.monotonic() - started), 2),
+        }
+        if maps and self.explainer is not None:
+            found |= _maps(self.explainer(image))
+        elif maps:
+            found |= {"seen": None, "maps": {}, "left_out": [self.no_maps]}
+        return found
+
+
+class Service:
+    """Networks side by side.
+
+    Args:
+        folders: of runs and exports; their last names are shown, with a number where two are equal.
+        limits: of uploads and waiting.
+    """
+
+    def __init__(self, folders: Sequence[Path], limits: Limits, *, device: str = "auto") -> None:
+        self.limits = limits
+        self.networks = [Network(name, folder, device) for name, folder in _named(folders)]
+        self._decoders = threading.BoundedSemaphore(limits.decoders)
+
+    def about(self) -> dict[str, Any]:
+        """What is served, and the limits."""
+        limits = {"upload_bytes": self.limits.upload_bytes, "pixels": self.limits.pixels, "formats": list(FORMATS)}
+        return {"runs": [network.about() for network in self.networks], "limits": limits}
+
+    def answer(self, content: bytes, *, topk: int, maps: bool) -> dict[str, Any]:
+        """Ask every network about an image's bytes."""
+        width, height = self._size(content)
+        images: dict[int, Tensor] = {}
+        with self._turn(self._decoders):
+            for channels in {network.predictor.config.in_chans for network in self.networks}:
+                try:
+                    images[channels] = decode_image(content, channels, name="that was sent")
+                except VitletError as problem:
+                    raise RefusedImageError(str(problem), 422) from problem
+        answers = []
+        for network in self.networks:
+            with self._turn(network.lock):
+                image = images[network.predictor.config.in_chans]
+                answers.append(network.answer(image, topk=topk, maps=maps))
+        return {"image": {"width": width, "height": height}, "answers": answers}
+
+    def _size(self, content: bytes) -> tuple[int, int]:
+        """Width and height from the header, before anything is decoded."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Pillow warns of large images, which are refused here
+                with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+                    width, height = image.size
+        except Image.DecompressionBombError as problem:
+            raise RefusedImageError(f"the image is too large: {first_line(problem)}.", 413) from problem
+        except Exception as problem:  # damaged bytes make Pillow's readers fail in any way
+            known = ", ".join(FORMATS)
+            raise RefusedImageError(f"what was sent is no image that is read here ({known}).", 415) from problem
+        if width * height > self.limits.pixels:
+            raise RefusedImageError(
+                f"the image has {width} x {height} pixels; at most {self.limits.pixels:,} are taken.", 413
+            )
+        return width, height
+
+    @contextmanager
+    def _turn(self, lock: threading.Lock | threading.BoundedSemaphore) -> Iterator[None]:
+        if not lock.acquire(timeout=self.limits.answer_seconds):
+            raise BusyError("others are being answered; try again in a moment.")
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def _named(folders: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+    whole = [folder.resolve() for folder in folders]
+    names = [f"{path.parents[1].name} {path.name}" if path.parent.name == "export" else path.name for path in whole]
+    for place, (name, folder) in enumerate(zip(names, folders, strict=True)):
+        yield (f"{name} ({names[: place + 1].count(name)})" if names.count(name) > 1 else name), folder
+
+
+def _maps(found: Explanation) -> dict[str, Any]:
+    """Maps as plain numbers over the image that the network saw."""
+    maps: dict[str, Any] = {}
+    if found.evidence is not None:
+        maps["class_map"] = _rows(found.evidence)
+    if found.rollout is not None:
+        maps["attention"] = _rows(found.rollout)
+    elif found.received:  # attention within windows cannot be traced through the layers: the last one alone
+        maps["attention"] = _rows(found.received[-1].mean(0))
+    if found.places is not None:
+        maps["places"] = _places(found.places)
+    picture = io.BytesIO()
+    Image.fromarray((found.pixels * 255).round().astype("uint8")).save(picture, format="PNG")
+    seen = "data:image/png;base64," + base64.b64encode(picture.getvalue()).decode("ascii")
+    return {"seen": seen, "maps": maps, "left_out": list(found.left_out)}
+
+
+def _rows(values: Tensor) -> list[list[float]]:
+    return [[round(float(value), 6) for value in row] for row in values]
+
+
+def _places(places: Places) -> dict[str, Any]:
+    return {
+        "rows": places.sides[0],
+        "columns": places.sides[1],
+        "true": _rows(places.true[0]),
+        "predicted": _rows(places.predicted[0]),
+        "error": _rows(places.error[0].view(places.sides)),
+        "chance": round(places.chance, 4),
+        "origin": places.origin,
+    }

@@ -1,0 +1,227 @@
+"""Tables and pictures at the end of a command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+from vitlet.training.run_folder import read_rows
+
+if TYPE_CHECKING:
+    from vitlet.analysis.probes import ProbeResult
+    from vitlet.data.images import Dataset
+    from vitlet.models.small_list import SmallModel
+    from vitlet.tasks.declared import Option
+    from vitlet.training.evaluate import Scores
+    from vitlet.training.finish import RunResult
+
+
+VALIDATED = {
+    "val/top1": "validation accuracy, %",
+    "val/box_AP": "validation box AP, %",
+    "val/mIoU": "validation mIoU, %",
+}
+"""The first curve of a run, whichever it has."""
+
+
+def print_result(result: RunResult[Scores]) -> None:
+    """A run's final numbers, where it lies, and its warnings."""
+    rows = {name: scores for name, scores in (("validation", result.val), ("test", result.test)) if scores is not None}
+    if rows:
+        table = _table("images", "top-1 %", "top-5 %", "balanced %", "loss", first="split")
+        for name, scores in rows.items():
+            numbers = (f"{scores.top1:.2f}", f"{scores.top5:.2f}", f"{scores.balanced:.2f}", f"{scores.loss:.3f}")
+            table.add_row(name, str(scores.count), *numbers)
+        Console().print(table)
+    for name, value in result.tasks.items():
+        say(f"{name}: {value:.3f}")
+    if result.val is not None:
+        say(f"best of its epochs on the validation images: {result.best_epoch}")
+    say(f"data: {result.note}")
+    for warning in result.warnings:
+        say(f"note: {warning}")
+    say(f"run: {result.path}")
+    say(f"curves: {draw_run(result.path)}")
+
+
+def print_measured(result: RunResult[Any]) -> None:
+    """The same of a run whose numbers are of another kind: a row for each number."""
+    splits = {name: one.to_dict() for name, one in (("validation", result.val), ("test", result.test)) if one}
+    table = _table(*splits, first="number")
+    for key in next(iter(splits.values()), {}):
+        table.add_row(key, *(f"{one[key]:.0f}" if key == "count" else f"{one[key]:.2f}" for one in splits.values()))
+    if splits:
+        Console().print(table)
+        say(f"best of its epochs on the validation images: {result.best_epoch}")
+    for name, value in result.tasks.items():
+        say(f"{name}: {value:.3f}")
+    say(f"data: {result.note}")
+    for warning in result.warnings:
+        say(f"note: {warning}")
+    say(f"run: {result.path}")
+    say(f"curves: {draw_run(result.path)}")
+
+
+def demo_table(results: Mapping[str, RunResult[Scores]]) -> None:
+    """Several runs side by side: tested once, with the weights that were best on the validation images."""
+    table = _table("best epoch", "validation %", "test %", "run", first="training")
+    for name, result in results.items():
+        test = f"{result.test.top1:.2f}" if result.test else "n/a"
+        val = f"{result.val.top1:.2f}" if result.val else "n/a"
+        table.add_row(name, str(result.best_epoch), val, test, escape(str(result.path)))
+    Console().print(table)
+    for name, result in results.items():
+        for warning in result.warnings:
+            say(f"note on {name}: {warning}")
+    say("One seed on 359 test images: differences of a point or two are noise.")
+
+
+def print_scores(what: str, scores: Scores) -> None:
+    """What was evaluated and how good it is."""
+    accuracies = f"top-1 {scores.top1:.2f} %, top-5 {scores.top5:.2f} %, balanced {scores.balanced:.2f} %"
+    say(f"{what}: {scores.count} images, {accuracies}, loss {scores.loss:.3f}")
+
+
+def print_probes(results: Sequence[ProbeResult]) -> None:
+    """Accuracy of frozen features by the share of labels."""
+    table = _table("block", "labels", "share", "kNN %", "linear %", first="features")
+    for result in results:
+        linear = "n/a" if result.linear is None else f"{result.linear:.2f}"
+        block, share = str(result.layer or ""), f"{result.fraction:.0%}"
+        table.add_row(result.features, block, str(result.labels), share, f"{result.knn:.2f}", linear)
+    Console().print(table)
+    if results:
+        say(f"on {results[0].tested} images")
+
+
+@contextmanager
+def progress_bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal's error stream, nothing elsewhere; gives a function that takes how many are done."""
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        line = bar.add_task(what, total=total)
+        yield lambda done: bar.update(line, completed=done)
+
+
+def print_predictions(predictions: Sequence[Mapping[str, Any]], file: TextIO | None = None) -> None:
+    """One row per image: its most likely classes; on the terminal, or into a file."""
+    table = _table("class", "probability", first="image")
+    for prediction in predictions:
+        for rank, guess in enumerate(prediction["classes"]):
+            image = escape(str(prediction["image"])) if rank == 0 else ""
+            table.add_row(image, escape(guess["class"]), f"{guess['probability']:.3f}")
+    Console(file=file, width=160 if file else None).print(table)
+
+
+def print_tasks(tasks: Mapping[str, tuple[str, float, Mapping[str, Option]]]) -> None:
+    """Each task with its suggested weight and its options."""
+    for name, (summary, weight, options) in tasks.items():
+        say(f"{name}: {summary} (suggested weight {weight:g})")
+        table = Table("flag", "default", "meaning", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for key, option in options.items():
+            default = "by preset" if option.default is None else str(option.default)
+            table.add_row(f"--{name}.{key.replace('_', '-')}", default, escape(option.help))
+        Console().print(table)
+
+
+def print_small_models(models: Sequence[SmallModel], measured: str) -> None:
+    """The networks for small images, and where their speed was measured."""
+    table = _table("px", "parameters", "grid", "images/s", first="name")
+    table.add_column("when to use it")
+    for model in models:
+        speed = "not measured" if model.images_per_second is None else f"{model.images_per_second:.0f}"
+        grid = f"{model.grid[0]} x {model.grid[1]}"
+        table.add_row(model.name, str(model.img_size), f"{model.parameters / 1e6:.1f} M", grid, speed)
+    Console().print(table)
+    for model in models:
+        say(f"{model.name}: {model.use}")
+    say(f"images/s: of a training step, 32 images, one thread ({measured})" if measured else "images/s: not measured")
+
+
+def print_scan(dataset: Dataset, *, channels: int, workers: int | None, picture: Path | None, as_json: bool) -> None:
+    """Scan with a progress bar on a terminal; then the findings, as lines or JSON."""
+    from vitlet.data.scan.contact_sheet import picture_grid
+    from vitlet.data.scan.findings import scan_lines
+    from vitlet.data.scan.scan import scan_dataset
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        line = bar.add_task("reading images", total=None)
+        report = scan_dataset(
+            dataset,
+            channels=channels,
+            workers=workers,
+            progress=lambda done, total: bar.update(line, completed=done, total=total),
+        )
+    if picture is not None:
+        picture_grid(dataset, picture, channels=channels)
+    if as_json:
+        print(json.dumps(report.to_dict(), indent=2))
+        return
+    for text in scan_lines(report):
+        say(text)
+    if picture is not None:
+        say(f"picture: {picture}")
+
+
+def say(text: str) -> None:
+    """A plain line, whatever characters it holds."""
+    Console().print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def draw_run(path: Path) -> Path:
+    """The curves of one run as a picture in its folder: accuracy, loss, and what each task learned."""
+    rows = read_rows(path)
+    found = [key for key in rows[-1] if key.startswith("train/") and key.count("/") == 2]
+    of_tasks = [key for key in found if key.rpartition("/")[2].startswith(("error", "accuracy"))]
+    metrics = {key: title for key, title in VALIDATED.items() if key in rows[-1]}
+    metrics |= {"train/loss": "training loss"}
+    metrics |= {key: key.removeprefix("train/").replace("/", ": ").replace("_", " in ") for key in of_tasks[:3]}
+    plot_curves({path.name: rows}, path / "curves.png", metrics=metrics)
+    return path / "curves.png"
+
+
+def plot_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path, *, metrics: Mapping[str, str]) -> None:
+    """Curves over epochs, one panel per metric, one line per run; written as a picture.
+
+    Args:
+        runs: the logged rows of each run by its name.
+        path: of the picture.
+        metrics: title of each panel by the metric's key; a run that lacks a metric is left out of that panel.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, len(metrics), figsize=(5 * len(metrics), 3.6), layout="constrained", squeeze=False)
+    for axis, (key, title) in zip(axes[0], metrics.items(), strict=True):
+        for index, (name, rows) in enumerate(runs.items()):
+            points = [(row["epoch"], row[key]) for row in rows if key in row]
+            if points:
+                axis.plot(*zip(*points, strict=True), label=name, color=f"C{index}")
+                task, _, metric = key.rpartition("/")
+                beside = metric.replace("error", "chance").replace("accuracy", "chance")
+                chance = rows[0].get(f"{task}/{beside}") if beside != metric else None
+                if chance is not None:
+                    axis.axhline(chance, color="0.5", linestyle=":", label="chance (constant guess)")
+        axis.set(title=title, xlabel="epoch")
+        axis.grid(alpha=0.3)
+        axis.legend()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _table(*columns: str, first: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(first, overflow="fold")
+    for column in columns:
+        table.add_column(column, justify="right", overflow="fold")
+    return table

@@ -1,0 +1,187 @@
+"""`vitlet scan`: what is in a dataset, what is wrong with it, and what that suggests for training."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from vitlet.data.decode import Header
+from vitlet.data.images import Dataset, ImageSet
+from vitlet.data.scan.duplicates import LIKENESS, Copies, find_copies
+from vitlet.data.scan.findings import Duplicate, Place, ScanReport, Sizes, Spread, Unreadable
+from vitlet.data.scan.measure import Measures, Progress, measure
+from vitlet.data.scan.suggest import Suggestion, flip_hint, imbalance_hint, suggest
+from vitlet.errors import VitletError
+
+GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "F"}
+
+CROWD = 50
+"""Images in one group of duplicates that are worth a word."""
+
+
+def scan_dataset(
+    dataset: Dataset, *, channels: int = 3, workers: int | None = None, progress: Progress | None = None
+) -> ScanReport:
+    """Read every image of every split, and say what is there.
+
+    Args:
+        dataset: its splits.
+        channels: to decode with, as in training.
+        workers: processes that read images; 0 or 1 for none, by default as many as cores if the work is worth it.
+        progress: called with the number of images read and of all.
+    """
+    sets = dataset.splits()
+    _check(dataset, sets, channels)
+    measures = measure(sets, channels, workers=workers, progress=progress)
+    counts = {split: _class_counts(images, measures[split], len(dataset.classes)) for split, images in sets.items()}
+    duplicates, leaks, copies = _duplicates(dataset, sets, measures)
+    sizes = _sizes(measures)
+    headers = [header for part in measures.values() for header in part.headers]
+    kinds = Counter(f"{header.format} {header.mode}" for header in headers)
+    mean, std = _statistics(measures["train"])
+    return ScanReport(
+        classes=dataset.classes,
+        note=dataset.note,
+        counts=counts,
+        unreadable=_unreadable(dataset, sets, measures),
+        sizes=sizes,
+        kinds=dict(kinds.most_common()),
+        rotated=sum(header.rotated for header in headers),
+        animated=sum(header.animated for header in headers),
+        deep=sum(header.bits > 8 for header in headers),
+        mean=mean,
+        std=std,
+        duplicates=duplicates,
+        leaks=leaks,
+        search=_search(copies),
+        hints=_hints(dataset, counts, copies),
+        suggestion=_suggestion(dataset, sizes, headers, sum(counts["train"]), channels),
+    )
+
+
+def _check(dataset: Dataset, sets: Mapping[str, ImageSet], channels: int) -> None:
+    if channels < 1:
+        raise VitletError(f"images have at least one channel, {channels} were asked for.")
+    if not any(map(len, sets.values())):
+        raise VitletError("the dataset holds no image: nothing to scan.")
+    for split, images in sets.items():
+        wrong = [label for label in images.labels if not 0 <= label < len(dataset.classes)]
+        if wrong:
+            raise VitletError(
+                f"the {split} images have the label {wrong[0]}, but there are {len(dataset.classes)} classes, numbered"
+                f" 0 to {len(dataset.classes) - 1}. Correct the labels or the list of classes."
+            )
+
+
+def _class_counts(images: ImageSet, measures: Measures, classes: int) -> tuple[int, ...]:
+    labels = np.asarray(images.labels, dtype=np.int64)[measures.indices]
+    return tuple(np.bincount(labels, minlength=classes).tolist())
+
+
+def _place(dataset: Dataset, images: ImageSet, split: str, index: int) -> Place:
+    return Place(split, dataset.classes[images.labels[index]], images.name(index))
+
+
+def _unreadable(
+    dataset: Dataset, sets: Mapping[str, ImageSet], measures: Mapping[str, Measures]
+) -> tuple[Unreadable, ...]:
+    return tuple(
+        Unreadable(_place(dataset, sets[split], split, index), reason)
+        for split, part in measures.items()
+        for index, reason in part.unreadable.items()
+    )
+
+
+def _search(copies: Copies) -> dict[str, float]:
+    return {
+        "bits": copies.radius,
+        "likeness": copies.likeness,
+        "plain": copies.plain,
+        "crowded": copies.crowded,
+    }
+
+
+def _suggestion(
+    dataset: Dataset, sizes: Sizes | None, headers: Sequence[Header], count: int, channels: int
+) -> Suggestion | None:
+    if sizes is None:
+        return None
+    grey = all(header.mode in GREY_MODES for header in headers)
+    signs = flip_hint(dataset.classes) is not None
+    return suggest(sizes.side, count, channels=channels, grey=grey, signs=signs)
+
+
+def _sizes(measures: Mapping[str, Measures]) -> Sizes | None:
+    sizes = np.concatenate([part.sizes for part in measures.values()])
+    if not len(sizes):
+        return None
+    height, width = (Spread(int(side.min()), float(np.median(side)), int(side.max())) for side in sizes.T)
+    return Sizes(height, width, float(np.median(sizes.min(axis=1))), len(np.unique(sizes, axis=0)))
+
+
+def _statistics(train: Measures) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+    """Mean and standard deviation of each channel, rounded to what is meaningful."""
+    if not len(train.moments):
+        return None, None
+    mean, square = train.moments.mean(axis=0)
+    std = np.sqrt(np.maximum(square - mean**2, 0))
+    return tuple(np.round(mean, 6).tolist()), tuple(np.round(std, 6).tolist())
+
+
+def _duplicates(
+    dataset: Dataset, sets: Mapping[str, ImageSet], measures: Mapping[str, Measures]
+) -> tuple[tuple[Duplicate, ...], dict[str, dict[str, int]], Copies]:
+    """Groups, the gravest first; how many images of each split recur in an earlier one; what the search left out."""
+    places = [(split, int(index)) for split, part in measures.items() for index in part.indices]
+    digests, grids, thumbnails = (
+        np.concatenate([getattr(part, name) for part in measures.values()])
+        for name in ("digests", "grids", "thumbnails")
+    )
+    copies = find_copies(digests, grids, thumbnails)
+    found = []
+    splits = list(sets)
+    leaks = {split: dict.fromkeys(splits[:number], 0) for number, split in enumerate(splits) if number}
+    for group in copies.groups:
+        members = [places[member] for member in group.members]
+        here = Counter(split for split, _ in members)
+        for split, earlier in leaks.items():
+            for other in earlier:
+                earlier[other] += here[split] if here[other] else 0
+        named = tuple(_place(dataset, sets[split], split, index) for split, index in members)
+        found.append(Duplicate(named, group.exact, group.likeness))
+    return tuple(sorted(found, key=_gravity)), leaks, copies
+
+
+def _gravity(duplicate: Duplicate) -> tuple[bool, bool, float]:
+    return len(duplicate.splits) == 1, len(duplicate.labels) == 1, -duplicate.likeness
+
+
+def _hints(dataset: Dataset, counts: Mapping[str, tuple[int, ...]], copies: Copies) -> tuple[str, ...]:
+    hints = [imbalance_hint(counts["train"]), flip_hint(dataset.classes), *_thin_classes(dataset.classes, counts)]
+    if copies.likeness > LIKENESS[0]:
+        hints.append(
+            "many of these images look alike, as digits, line drawings and frames of a video do: only those whose"
+            f" likeness is at least {copies.likeness} are listed as near duplicates."
+        )
+    largest = max((len(group.members) for group in copies.groups), default=0)
+    if largest >= CROWD:
+        hints.append(f"one group of duplicates joins {largest} images: frames of one video must stay in one split.")
+    return tuple(hint for hint in hints if hint)
+
+
+def _thin_classes(classes: tuple[str, ...], counts: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """Classes without images, or with one for training."""
+    hints = []
+    for split, numbers in counts.items():
+        for few in (0, 1) if split == "train" else (0,):
+            names = [repr(name) for name, number in zip(classes, numbers, strict=True) if number == few]
+            if names:
+                much = ("no image", "one image")[few]
+                effect = (
+                    ("nothing to learn from", "none can be held out")[few] if split == "train" else "accuracy is n/a"
+                )
+                more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+                hints.append(f"{much} in {split} of {', '.join(names[:5])}{more}: {effect}.")
+    return hints

@@ -1,0 +1,1 @@
+"""Grids of runs: recipes, studies, hyper-parameter search, plans."""

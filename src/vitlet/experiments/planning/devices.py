@@ -1,0 +1,124 @@
+"""How fast devices are: published peaks by name, numbers of one's own, and from them the time of an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from vitlet.errors import VitletError, nearest
+
+if TYPE_CHECKING:
+    from vitlet.experiments.planning.counting import Work
+
+EFFICIENCY = 0.5
+"""Assumed share of the published peak that matrix products and convolutions achieve; see benchmarks/plan.py."""
+BANDWIDTH_SHARE = 0.8
+"""Assumed share of the published memory bandwidth that other operations achieve."""
+LAUNCH_SECONDS = 8e-6
+"""Assumed time in which Python and PyTorch hand one operation to a GPU; a step of tiny operations waits for that."""
+RESERVED_GIB = 1.0
+"""Assumed to be taken by the driver and by libraries on a GPU ..."""
+FRAGMENTED = 0.05
+"""... and the share of the rest that is lost between blocks of memory."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device by its published numbers.
+
+    Attributes:
+        name: as on the command line.
+        tflops: trillions of floating-point operations a second of dense products, by precision.
+        bandwidth: of its memory, GB/s.
+        memory: GiB.
+        link: GB/s that one device sends to the others.
+        source: where the numbers come from.
+    """
+
+    name: str
+    tflops: Mapping[str, float]
+    bandwidth: float
+    memory: float
+    link: float
+    source: str = field(default="published peaks", compare=False)
+
+
+def _gpu(
+    name: str, half: float, full: float, bandwidth: float, memory: float, link: float, *, bfloat16: bool = True
+) -> Device:
+    peaks = {"float16": half, "float32": full} | ({"bfloat16": half} if bfloat16 else {})
+    return Device(name, peaks, bandwidth, memory, link)
+
+
+DEVICES = {
+    device.name: device
+    for device in (
+        _gpu("a100", 312, 19.5, 2039, 80, 300),
+        _gpu("a100-40gb", 312, 19.5, 1555, 40, 300),
+        _gpu("h100", 989, 67, 3350, 80, 450),
+        _gpu("v100", 125, 15.7, 900, 32, 150, bfloat16=False),
+        _gpu("rtx3090", 71, 35.6, 936, 24, 16),
+        _gpu("rtx4090", 165, 82.6, 1008, 24, 32),
+        _gpu("l4", 121, 30.3, 300, 24, 32),
+        _gpu("t4", 65, 8.1, 320, 16, 16, bfloat16=False),
+    )
+}
+"""Data-sheet numbers: dense products in half precision (float32 sums) and float32 without TF32, SXM forms of a100, h100
+and v100; link: NVLink in one direction where there is one, otherwise PCIe."""
+
+
+def named_device(name: str) -> Device:
+    """The device of that name."""
+    if name not in DEVICES:
+        raise VitletError(
+            f"unknown device {name!r}.{nearest(name, DEVICES)} Known: this, {', '.join(DEVICES)}; for another give"
+            " --tflops, --bandwidth and --memory."
+        )
+    return DEVICES[name]
+
+
+class Speed(Protocol):
+    """Knows how long operations take."""
+
+    def seconds(self, work: Mapping[Work, int]) -> float:
+        """Of all these operations, one after the other."""
+        ...
+
+    def describe(self) -> list[str]:
+        """What it rests on, in sentences."""
+        ...
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Every operation takes as long as its arithmetic or its memory traffic, whichever is longer."""
+
+    device: Device
+    efficiency: float = EFFICIENCY
+
+    def seconds(self, work: Mapping[Work, int]) -> float:
+        """The device's own time, unless handing the operations over takes longer."""
+        own = sum(count * self._one(each) for each, count in work.items())
+        return max(own, LAUNCH_SECONDS * sum(work.values()))
+
+    def _one(self, work: Work) -> float:
+        peak = self.device.tflops.get(work.precision, self.device.tflops["float32"])
+        arithmetic = work.flops / (1e12 * peak * self.efficiency)
+        return max(arithmetic, work.bytes / (1e9 * self.device.bandwidth * BANDWIDTH_SHARE))
+
+    def describe(self) -> list[str]:
+        """Where the numbers come from, and what is assumed."""
+        lines = [
+            f"{self.device.name}: {self.device.source}; assumed, not measured: {self.efficiency:.0%} of the peak of"
+            f" products, {BANDWIDTH_SHARE:.0%} of the memory bandwidth, {LAUNCH_SECONDS * 1e6:.0f} microseconds to"
+            " hand over an operation"
+        ]
+        if self.device.name in DEVICES and "bfloat16" not in self.device.tflops:
+            lines.append(f"{self.device.name} has no products in bfloat16: with --amp use --amp-dtype float16")
+        return lines
+
+
+def all_reduce_seconds(devices: int, size: int, link: float) -> float:
+    """A ring: every device sends and receives twice the bytes but for its own share."""
+    return 2 * (devices - 1) / devices * size / (1e9 * link)

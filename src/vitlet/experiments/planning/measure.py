@@ -1,0 +1,175 @@
+"""The speed of this machine, measured on small pieces of networks in a few seconds."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import torch
+
+from vitlet.errors import VitletError
+from vitlet.experiments.planning.counting import Counting, Work
+from vitlet.experiments.planning.workouts import TokenBlock, Workout, exercise, workouts
+
+REPEATS = 2
+"""Steps that each piece is timed on, after one that warms up."""
+ANY = "add"
+"""Kind that stands for all that was not measured: reads and writes, little arithmetic."""
+
+FAR = 64
+"""An operation that is so many times larger than the largest measured of its kind is none of these: an addition of two
+numbers says nothing about one of two images."""
+
+Curve = tuple[tuple[float, float], ...]
+"""Sizes of an operation, ascending, and the rate at each: operations or bytes a second."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Rates by kind of operation and precision, and the time that each operation costs beyond its own work."""
+
+    curves: Mapping[tuple[str, str], Curve]
+    overhead: float
+    name: str
+
+    def seconds(self, work: Mapping[Work, int]) -> float:
+        """Every operation at the rate measured for its kind and size."""
+        return sum(count * (self.overhead + self._one(each)) for each, count in work.items())
+
+    def _one(self, work: Work) -> float:
+        size = work.flops or work.bytes
+        stand_in = "mm_nn" if work.flops else ANY
+        for kind in ((work.kind, work.precision), (work.kind, "float32"), (stand_in, work.precision)):
+            if kind in self.curves and size <= FAR * self.curves[kind][-1][0]:
+                return size / rate_at(self.curves[kind], size)
+        return size / rate_at(self.curves[stand_in, "float32"], size)
+
+    def describe(self) -> list[str]:
+        """The two best-known numbers of each precision."""
+        lines = []
+        for precision in sorted({precision for _, precision in self.curves}):
+            products = max((rate for _, rate in self.curves.get(("mm_nn", precision), ())), default=0.0)
+            if products:
+                moved = max(rate for _, rate in self.curves.get((ANY, precision), ((1.0, 0.0),)))
+                lines.append(
+                    f"{self.name}, measured just now, {precision}: {products / 1e9:.3g} GFLOP/s in matrix products,"
+                    f" {moved / 1e9:.3g} GB/s in additions"
+                )
+        return lines
+
+
+def rate_at(curve: Curve, size: float) -> float:
+    """The rate between the two measured sizes around this one; beyond them that of the nearest."""
+    if size <= curve[0][0]:
+        return curve[0][1]
+    for (low, slow), (high, fast) in pairwise(curve):
+        if size <= high:
+            share = math.log(size / low) / math.log(high / low)
+            return math.exp((1 - share) * math.log(slow) + share * math.log(fast))
+    return curve[-1][1]
+
+
+class Stopwatch(Counting):
+    """Times every operation by itself."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self.clock = clock
+        self.times: dict[Work, list[float]] = defaultdict(list)
+        self._taken = 0.0
+
+    def run(self, operation: Callable[[], Any]) -> Any:
+        """Do one operation, and remember how long it took."""
+        start = self.clock()
+        result = operation()
+        self._taken = self.clock() - start
+        return result
+
+    def add(self, work: Work) -> None:
+        """Keep the time of the operation just done."""
+        self.times[work].append(self._taken)
+
+
+def clock_of(device: torch.device) -> Callable[[], float]:
+    """Seconds of work: this process's own on one core, otherwise on the wall, once the device has finished."""
+    if device.type == "cpu":
+        return time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+
+    def clock() -> float:
+        torch.accelerator.synchronize(device)
+        return time.perf_counter()
+
+    return clock
+
+
+def measure(device: torch.device, precision: torch.dtype | None) -> Measured:
+    """Time small pieces of networks on a device, in float32 and, if one is given, in a mixed precision."""
+    clock = clock_of(device)
+    times: dict[Work, list[float]] = defaultdict(list)
+    for chosen in {None, precision}:
+        slow = chosen is not None and device.type == "cpu"
+        for workout in workouts(slow=slow):
+            step = exercise(workout, device)
+            watch = Stopwatch(clock)
+            step(chosen)
+            with watch:
+                for _ in range(1 if slow else REPEATS):
+                    step(chosen)
+            for work, taken in watch.times.items():
+                times[work] += taken
+    curves = {kind: _curve(points) for kind, points in _by_kind(times).items()}
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "this machine"
+    measured = Measured(curves, 0.0, name)
+    return Measured(curves, _overhead(measured, device, clock), name)
+
+
+def _by_kind(times: Mapping[Work, list[float]]) -> dict[tuple[str, str], list[tuple[float, float]]]:
+    points: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for work, taken in times.items():
+        if work.flops or work.bytes:
+            points[work.kind, work.precision].append((work.flops or work.bytes, max(median(taken), 1e-9)))
+    return points
+
+
+def _curve(points: list[tuple[float, float]]) -> Curve:
+    """Points of like size, within a factor of four, are joined."""
+    buckets: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for size, seconds in points:
+        buckets[round(math.log(size, 4))].append((size, seconds))
+    joined = []
+    for _, members in sorted(buckets.items()):
+        total = sum(size for size, _ in members)
+        joined.append((total / len(members), total / sum(seconds for _, seconds in members)))
+    return tuple(joined)
+
+
+def _overhead(measured: Measured, device: torch.device, clock: Callable[[], float]) -> float:
+    """What an operation costs beyond its own work, from a step that is nearly nothing else."""
+    step = exercise(Workout(lambda: TokenBlock(32), (1, 4, 32)), device)
+    watch = Stopwatch(clock)
+    with watch:
+        step()
+    count = sum(len(taken) for taken in watch.times.values())
+    own = measured.seconds({work: len(taken) for work, taken in watch.times.items()})
+    steps = 50
+    start = clock()
+    for _ in range(steps):
+        step()
+    return max(0.0, ((clock() - start) / steps - own) / count)
+
+
+def memory_gib(device: torch.device) -> float:
+    """Memory of this machine, or of its accelerator."""
+    if device.type == "cuda":
+        return float(torch.cuda.get_device_properties(device).total_memory) / 2**30
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    except (AttributeError, ValueError) as problem:  # not on Windows
+        raise VitletError("this system does not tell its memory; give it in GiB with --memory.") from problem

@@ -1,0 +1,232 @@
+"""What a run will need: memory of a device, time of a step, hours, cost. Predicted; nothing is trained."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+from vitlet.config import RunConfig
+from vitlet.errors import VitletError
+from vitlet.experiments.planning.devices import (
+    DEVICES,
+    EFFICIENCY,
+    FRAGMENTED,
+    RESERVED_GIB,
+    Device,
+    Roofline,
+    Speed,
+    all_reduce_seconds,
+    named_device,
+)
+from vitlet.experiments.planning.measure import measure, memory_gib
+from vitlet.experiments.planning.request import PlanRequest
+from vitlet.experiments.planning.step import StepCount, count_step
+from vitlet.experiments.planning.supply import Supply, find_supply
+from vitlet.training.classifier import find_device
+
+GIB = 2**30
+MACHINE_LINK = 1.0
+"""GB/s between machines like this one where nothing is said: a network of ten gigabits."""
+FSDP_TRAFFIC = 1.5
+"""Sharded training gathers weights twice and scatters gradients once: three halves of an all-reduce."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one device."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    average: int
+    activations: int
+    temporary: int
+    reserved: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(asdict(self).values())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A prediction.
+
+    Attributes:
+        run: model, image size, data and precision, in words.
+        devices, device: how many of what.
+        parameters: of the network and the heads of its tasks.
+        gflops: of products for one image, forward and backward.
+        images: that one device looks at at a time.
+        memory: of one device; ``available`` is what it has, ``fits`` whether that is enough.
+        step_seconds: of one optimizer step, of which ``link_seconds`` go into exchanging gradients.
+        images_per_second: of all devices.
+        steps: of the run; ``hours`` with evaluation after every epoch.
+        cost: of all devices, None without a price.
+        advice: what to do where it does not fit.
+        notes: what the numbers rest on.
+    """
+
+    run: str
+    devices: int
+    device: str
+    parameters: int
+    gflops: float
+    images: int
+    memory: Memory
+    available: int
+    step_seconds: float
+    link_seconds: float
+    images_per_second: float
+    steps: int
+    hours: float
+    cost: float | None
+    advice: str
+    notes: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the memory is enough."""
+        return self.memory.total <= self.available
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        plain = asdict(self) | {"fits": self.fits}
+        plain["memory"]["total"] = self.memory.total
+        return plain
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a step runs on."""
+
+    name: str
+    speed: Speed
+    memory: int
+    link: float
+    is_gpu: bool
+
+
+def plan(config: RunConfig, request: PlanRequest) -> Plan:
+    """Predict a run; raises `VitletError` for settings that no run could have."""
+    supply = find_supply(config, request.images)
+    images = request.share(config.batch_size, config.grad_accum_steps)
+    images = min(images, supply.train // (request.devices * config.grad_accum_steps))  # as in training
+    if not images:
+        raise VitletError(f"{supply.train} training images are too few for so many devices and parts of a step.")
+    machine = find_machine(config, request)
+    count = count_step(config, classes=supply.classes, images=images)
+    return predict(config, request, supply, machine, count)
+
+
+def predict(config: RunConfig, request: PlanRequest, supply: Supply, machine: Machine, count: StepCount) -> Plan:
+    """From counts and speeds to hours."""
+    batch = count.images * request.devices * config.grad_accum_steps
+    link = request.link or machine.link
+    traffic = all_reduce_seconds(request.devices, count.gradients, link) * (FSDP_TRAFFIC if config.fsdp else 1.0)
+    own = machine.speed.seconds(count.part) + machine.speed.seconds(count.update)
+    own += (config.grad_accum_steps - 1) * machine.speed.seconds(count.further)
+    steps = supply.train // batch
+    tested = math.ceil(supply.val / (count.images * request.devices)) * machine.speed.seconds(count.evaluation)
+    hours = config.epochs * (steps * (own + traffic) + tested) / 3600
+    memory = _memory(count, request.devices if config.fsdp else 1, machine)
+    return Plan(
+        run=_describe(config, count, supply),
+        devices=request.devices,
+        device=machine.name,
+        parameters=count.parameters,
+        gflops=count.flops / 1e9,
+        images=count.images,
+        memory=memory,
+        available=machine.memory,
+        step_seconds=own + traffic,
+        link_seconds=traffic,
+        images_per_second=batch / (own + traffic),
+        steps=config.epochs * steps,
+        hours=hours,
+        cost=None if request.price is None else request.price * request.devices * hours,
+        advice=advise(memory, machine.memory, config, request, count.images),
+        notes=_notes(supply, machine, request, link),
+    )
+
+
+def find_machine(config: RunConfig, request: PlanRequest) -> Machine:
+    """A device of one's own numbers, one by name, or this machine, measured now."""
+    precision: str = config.amp_dtype if config.amp else "float32"
+    if request.tflops is not None and request.bandwidth is not None and request.memory is not None:
+        peaks = {"float32": request.tflops, precision: request.tflops}
+        device = Device("your device", peaks, request.bandwidth, request.memory, MACHINE_LINK, "your numbers")
+        speed = Roofline(device, request.efficiency or EFFICIENCY)
+        return Machine(device.name, speed, int(request.memory * GIB), MACHINE_LINK, is_gpu=False)
+    name = "auto" if config.device == "this" else config.device
+    if name in DEVICES or name.partition(":")[0] not in ("auto", "cpu", "cuda", "mps", "xpu"):
+        device = named_device(name)
+        speed = Roofline(device, request.efficiency or EFFICIENCY)
+        memory = int((request.memory or device.memory) * GIB)
+        return Machine(device.name, speed, memory, device.link, is_gpu=True)
+    if request.efficiency is not None:
+        raise VitletError("this machine is measured, so --efficiency says nothing. Leave it out, or name a --device.")
+    here = find_device(name)
+    dtype = getattr(torch, config.amp_dtype) if config.amp else None
+    memory = int((request.memory or memory_gib(here)) * GIB)
+    return Machine("this machine", measure(here, dtype), memory, MACHINE_LINK, is_gpu=here.type != "cpu")
+
+
+def _memory(count: StepCount, shards: int, machine: Machine) -> Memory:
+    needed = Memory(
+        weights=-(-count.weights // shards),
+        gradients=-(-count.gradients // shards),
+        optimizer=-(-count.optimizer // shards),
+        average=-(-count.average // shards),
+        activations=count.activations,
+        temporary=count.temporary,
+        reserved=0,
+    )
+    lost = int(RESERVED_GIB * GIB + FRAGMENTED * needed.total) if machine.is_gpu else 0
+    return replace(needed, reserved=lost)
+
+
+def advise(memory: Memory, available: int, config: RunConfig, request: PlanRequest, images: int) -> str:
+    """Which flags would make a run fit; empty if it does."""
+    if memory.total <= available:
+        return ""
+    by_image = memory.activations + memory.temporary
+    fixed = memory.total - by_image
+    ways = []
+    smaller = next(
+        (part for part in range(2, images + 1) if images % part == 0 and fixed + by_image / part <= available), 0
+    )
+    if smaller:
+        parts = config.grad_accum_steps * smaller
+        ways.append(f"--grad-accum-steps {parts} ({images // smaller} images at a time, the same batch)")
+    if not config.grad_checkpointing:
+        ways.append("--grad-checkpointing (less memory, more time)")
+    if not config.amp:
+        ways.append("--amp (activations in half the bytes)")
+    if request.devices > 1 and not config.fsdp:
+        ways.append("--fsdp (weights and optimizer spread over the devices)")
+    if not ways or (fixed > available and config.fsdp):
+        ways.append("more devices, or a smaller --model")
+    needs = f"needs {memory.total / GIB:.1f} GiB, the device has {available / GIB:.1f}"
+    return f"{needs}. Try {'; or '.join(ways)}."
+
+
+def _describe(config: RunConfig, count: StepCount, supply: Supply) -> str:
+    height, width = count.img_size
+    tasks = "".join(f" + {name}" for name in config.tasks)
+    precision = config.amp_dtype if config.amp else "float32"
+    return f"{config.model}{tasks} at {height}x{width}, {supply.classes} classes, {precision}, {config.epochs} epochs"
+
+
+def _notes(supply: Supply, machine: Machine, request: PlanRequest, link: float) -> tuple[str, ...]:
+    notes = [f"data: {supply.note}", *machine.speed.describe()]
+    if request.devices > 1:
+        notes.append(f"between devices: {link:g} GB/s, exchanged after the backward pass, not during it")
+    if machine.is_gpu:
+        notes.append(f"memory: {RESERVED_GIB:g} GiB and {FRAGMENTED:.0%} assumed lost to the driver and to gaps")
+    notes.append("time without loading images: it holds as long as the images come fast enough")
+    return tuple(notes)

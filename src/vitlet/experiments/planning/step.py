@@ -1,0 +1,158 @@
+"""One training step of a run, counted on tensors without content."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from vitlet.config import RunConfig
+from vitlet.experiments.planning.counting import Counting, SavedBytes, Work
+from vitlet.models.initialise import freeze_all_but_classifier
+from vitlet.objective import Objective
+from vitlet.training.classifier import build_backbone, make_autocast, make_optimizer, make_terms, with_tasks
+from vitlet.training.ema import Average
+
+
+@dataclass(frozen=True)
+class StepCount:
+    """What one device does in a step, and the bytes it holds.
+
+    Attributes:
+        part: forward and backward pass over one part of the batch.
+        further: the same for each further part, whose gradients are added.
+        update: clipping, the optimizer, the moving average.
+        evaluation: one forward pass over as many images, as evaluation does it.
+        images: in a part.
+        weights, gradients, optimizer, average: bytes; weights include buffers such as running means.
+        activations: bytes kept for the backward pass.
+        peak: the most bytes that are alive at once.
+        parameters: trained and frozen ones.
+        img_size: of the images.
+    """
+
+    part: Counter[Work]
+    further: Counter[Work]
+    update: Counter[Work]
+    evaluation: Counter[Work]
+    images: int
+    weights: int
+    gradients: int
+    optimizer: int
+    average: int
+    activations: int
+    peak: int
+    parameters: int
+    img_size: tuple[int, int]
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of products per image, forward and backward."""
+        return sum(work.flops * count for work, count in self.part.items()) // self.images
+
+    @property
+    def temporary(self) -> int:
+        """The peak less all that is named: the batch and results not yet dropped.
+
+        Below zero where the gradients grow only while the activations go, so that never all are there at once.
+        """
+        return self.peak - self.weights - self.gradients - self.optimizer - self.average - self.activations
+
+
+def plan_objective(config: RunConfig, classes: int) -> Objective:
+    """The objective that a run with these settings would train; no data is read, no weights are fetched."""
+    config = replace(with_tasks(config), pretrained=False)
+    backbone, _ = build_backbone(config, 0 if config.pretrain else classes)
+    if config.freeze:
+        freeze_all_but_classifier(backbone.model)
+    return Objective(backbone, make_terms(config, backbone)).train()
+
+
+def count_step(config: RunConfig, *, classes: int, images: int) -> StepCount:
+    """Count a step over ``images`` images at a time, as it is once training is under way."""
+    objective = plan_objective(config, classes)
+    fake = FakeTensorMode(allow_non_fake_inputs=True)  # a task may keep constants that are no buffers
+    without_content(objective, fake)
+    with fake:
+        return _count(objective, config, images)
+
+
+def _count(objective: Objective, config: RunConfig, images: int) -> StepCount:
+    optimizer = make_optimizer(objective, config)
+    trained = [parameter for parameter in objective.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        parameter.grad = torch.empty_like(parameter)
+    optimizer.step()  # makes its state, which is there from the second step on
+    batch = torch.empty(images, objective.backbone.in_chans, *objective.backbone.img_size)
+    labels = None if config.pretrain else torch.zeros(images, dtype=torch.long)
+    counting = Counting()
+    kept = [*objective.parameters(), *objective.buffers()]
+    average = Average(objective.backbone.model, config.model_ema_decay) if config.model_ema else None
+    held = counting.hold(kept), counting.hold(average.tensors.values() if average else ())
+    gradients = counting.hold(parameter.grad for parameter in trained if parameter.grad is not None)
+    state = counting.hold(_state_tensors(optimizer))
+    counting.hold([batch])
+    optimizer.zero_grad()  # as the loop does before every step
+    counting.peak = counting.live
+    autocast = make_autocast(config, torch.device("cpu"))
+    parts, saved = [], 0
+    with counting:
+        for _ in range(min(2, config.grad_accum_steps)):
+            found = SavedBytes(kept)
+            with found, autocast():
+                loss = objective(batch, labels, objective.weights(config.epochs / 2)).loss
+            saved = max(saved, found.total)
+            del found
+            loss.backward()
+            del loss
+            parts.append(counting.take())
+        nn.utils.clip_grad_norm_(objective.parameters(), config.clip_grad or math.inf)
+        optimizer.step()
+        if average is not None:
+            average.update(1)
+        update = counting.take()
+        objective.eval()
+        with torch.no_grad(), autocast():
+            objective.backbone.model(batch)
+    return StepCount(
+        part=parts[0],
+        further=parts[-1],
+        update=update,
+        evaluation=counting.take(),
+        images=images,
+        weights=held[0],
+        gradients=gradients,
+        optimizer=state,
+        average=held[1],
+        activations=saved,
+        peak=counting.peak,
+        parameters=sum(parameter.numel() for parameter in objective.parameters()),
+        img_size=objective.backbone.img_size,
+    )
+
+
+def without_content(module: nn.Module, fake: FakeTensorMode) -> None:
+    """Replace every parameter and buffer by one of the same size without content; shared ones stay shared."""
+    done: dict[int, Any] = {}
+    for part in module.modules():
+        for kind in (part._parameters, part._buffers):
+            tensors: dict[str, Any] = kind
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    done.setdefault(id(tensor), _hollow(tensor, fake))
+                    tensors[name] = done[id(tensor)]
+
+
+def _hollow(tensor: Tensor, fake: FakeTensorMode) -> Tensor:
+    hollow = fake.from_tensor(tensor.detach())
+    return nn.Parameter(hollow, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else hollow
+
+
+def _state_tensors(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:
+    return (value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor))

@@ -1,0 +1,52 @@
+"""How many images a run trains on, without looking at any where their number is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vitlet.config import RunConfig
+from vitlet.data.named import OFFICIAL, Official
+from vitlet.data.sources import load_dataset, load_unlabelled
+from vitlet.training.classifier import class_count
+from vitlet.training.inputs import data_request
+
+ASSUMED_CLASSES = 1000
+"""Where only a number of images is given: the size of the classifier hardly matters to a plan."""
+
+
+@dataclass(frozen=True)
+class Supply:
+    """Images to train on and to validate on in every epoch, the size of the classifier, and what they are."""
+
+    train: int
+    val: int
+    classes: int
+    note: str
+
+
+def find_supply(config: RunConfig, images: int | None) -> Supply:
+    """From a number, from the official sizes of a named dataset, or by looking at the data."""
+    if images is not None:
+        found = Supply(images, 0, config.num_classes or ASSUMED_CLASSES, f"{images:,} training images, none held out")
+    elif config.data in OFFICIAL and not Path(config.data).exists():
+        found = _official(OFFICIAL[config.data], config)
+    else:
+        dataset = load_unlabelled(data_request(config)) if config.pretrain else load_dataset(data_request(config))
+        val = 0 if dataset.val is None else len(dataset.val)
+        found = Supply(len(dataset.train), val, len(dataset.classes), dataset.note)
+    return found if config.pretrain else replace(found, classes=class_count(config, found.classes))
+
+
+def _official(official: Official, config: RunConfig) -> Supply:
+    """The published sizes, split as the run would split them (to the image or two that rounding by class moves)."""
+    train, val = official.train, official.val or 0
+    share = 1 / config.folds if config.folds else config.val_fraction
+    if config.folds or not val:
+        val = round(share * train)
+        train -= val
+    train = round(config.fraction * train)
+    if config.per_class is not None:
+        train = min(train, config.per_class * official.classes)
+    note = f"{official.name}: {official.train:,} official training images, {val:,} of them for validation"
+    return Supply(train, val, official.classes, note)

@@ -1,0 +1,94 @@
+"""The settings of "Where are my Neighbors? Exploiting Patches Relations in Self-Supervised Vision Transformer".
+
+(BMVC 2022.) Its published accuracies are not at hand, so none is quoted; the settings are those of the released
+scripts. Not measured at full size: that takes GPUs.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+from vitlet.config import RunConfig, TaskConfig
+from vitlet.experiments.recipes.recipe import Recipe
+
+TABLES = {
+    "relvit_training": "RelViT: labels only, pre-training then fine-tuning, jointly, and with mega-patches",
+    "relvit_tasks": "RelViT: each of its tasks alone, in pairs, and all, in joint training",
+}
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "cifar10": {"img_size": (32, 32), "model_kwargs": {"patch_size": 4}},
+    "cifar100": {"img_size": (32, 32), "model_kwargs": {"patch_size": 4}},
+    "tiny-imagenet": {"img_size": (64, 64), "model_kwargs": {"patch_size": 8}},
+    "flowers102-split": {"img_size": (224, 224), "model": "vit_small_patch32_224"},
+    "svhn": {"img_size": (32, 32), "model_kwargs": {"patch_size": 4}},
+    "imagenet100": {"img_size": (224, 224), "model": "vit_small_patch32_224"},
+}
+TASKS = ("sprel", "distance", "angle", "position")
+
+
+def released(dataset: str, tasks: dict[str, TaskConfig], *, pretrain: bool = False) -> RunConfig:
+    """The released scripts: AdamW 5e-4, decay 0.1, drop path 0.1, batch 256, 100 epochs, a tenth of warm-up, clip 1.
+
+    Args:
+        dataset: by its name here.
+        tasks: beside the labels, or alone.
+        pretrain: without labels; the positional embedding is then off.
+    """
+    settings = {"model": "vit_small_patch16_224", **SETTINGS[dataset]}
+    if any(task.view == "mega" for task in tasks.values()):  # a view of fewer tokens, so of another size
+        settings["model_kwargs"] = {**settings.get("model_kwargs", {}), "dynamic_img_size": True}
+    return RunConfig(
+        data=dataset,
+        **settings,
+        drop_path=0.1,
+        epochs=100,
+        warmup_epochs=10.0,
+        batch_size=256,
+        lr=5e-4,
+        weight_decay=0.1,
+        clip_grad=1.0,
+        aug="relvit",
+        pretrain=pretrain,
+        amp=True,
+        tasks=tasks,
+    )
+
+
+def _tasks(*names: str, **options: Any) -> dict[str, TaskConfig]:
+    return {name: TaskConfig(1.0, **options) for name in names}
+
+
+def training() -> list[Recipe]:
+    """Four ways to train, for each dataset of the release that can be had by name."""
+    table, model, rows = "relvit_training", "vit_s", []
+    both = ("sprel", "position")
+    for dataset in SETTINGS:
+        plain = partial(released, dataset, {})
+        before = partial(released, dataset, _tasks(*both, patch_augment=True), pretrain=True)
+        side = 6 if dataset == "imagenet100" else 5
+        mega = partial(released, dataset, _tasks(*both, view="mega", mega_side=side), pretrain=True)
+        rows += [
+            Recipe(table, dataset, model, "baseline", plain),
+            Recipe(table, dataset, model, "pretrained", plain, first=before),
+            Recipe(table, dataset, model, "joint", partial(released, dataset, _tasks(*both))),
+            Recipe(table, dataset, model, "pretrained-mega", plain, first=mega),
+        ]
+    return rows
+
+
+def ablation() -> list[Recipe]:
+    """The tasks alone, in pairs, and all four, jointly with the labels on CIFAR-10."""
+    table, rows = "relvit_tasks", []
+    rows.append(Recipe(table, "cifar10", "vit_s", "baseline", partial(released, "cifar10", {})))
+    for names in (*((name,) for name in TASKS), *combinations(TASKS, 2), TASKS):
+        make = partial(released, "cifar10", _tasks(*names))
+        rows.append(Recipe(table, "cifar10", "vit_s", "+".join(names), make))
+    return rows
+
+
+def all_recipes() -> list[Recipe]:
+    """Every row."""
+    return training() + ablation()

@@ -1,0 +1,246 @@
+"""A study: which runs, as the product of datasets, models, arms, fractions and seeds. Does not import torch.
+
+=============  ======================================================================
+title          what the study asks, in a sentence
+settings       of every run, by the keys of `RunConfig`
+datasets       name -> settings; ``data`` is looked for in the data folder first
+models         name -> settings
+arms           name -> settings: what is compared; ``first``: a pre-training before, on the same data and network,
+               with these settings
+baseline       the arm that the others are compared with (default: the first)
+fractions      shares of the training images, all of them where it is 1, whatever ``fraction`` says elsewhere
+seeds          a list, or how many
+tuned          ``DATASET/MODEL`` -> settings found on validation data, the same for every arm
+arms_of        ``DATASET/MODEL`` -> the arms that run there, by name (default: all of them); ``[]``: none
+test           false: validation images only, no test number is kept
+table          a table of a paper: its rows are the datasets, models and arms, with the published numbers beside ours
+scale          of a table: full, or small
+=============  ======================================================================
+
+Later settings override earlier ones: settings, dataset, model, tuned, arm, fraction, seed. ``recipe: NAME`` in any of
+them starts from a published setting. A table that also names datasets, models or arms is cut down to them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from vitlet.config import RunConfig
+from vitlet.errors import VitletError, nearest
+from vitlet.experiments.recipes import Scale, all_recipes, find_recipe, recipes_of
+from vitlet.tasks import TASKS
+from vitlet.values import coerce
+
+AXES = ("datasets", "models", "arms", "fractions", "seeds")
+KEYS = ("title", "settings", *AXES, "baseline", "tuned", "arms_of", "test", "table", "scale")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The place of one run in the grid."""
+
+    dataset: str
+    model: str
+    arm: str
+    fraction: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Such as ``cifar10/vit/drloc/seed-0``: the path of its record."""
+        part = "" if self.fraction == 1 else f"/fraction-{self.fraction:g}"
+        return f"{self.dataset}/{self.model}/{self.arm}{part}/seed-{self.seed}"
+
+
+@dataclass(frozen=True)
+class Study:
+    """A grid of runs."""
+
+    name: str
+    title: str
+    arms: Mapping[str, Settings]
+    settings: Settings = field(default_factory=dict)
+    datasets: Mapping[str, Settings] = field(default_factory=lambda: {"data": {}})
+    models: Mapping[str, Settings] = field(default_factory=lambda: {"model": {}})
+    baseline: str = "baseline"
+    fractions: tuple[float, ...] = (1.0,)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    tuned: Mapping[str, Settings] = field(default_factory=dict)
+    arms_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    test: bool = True
+    table: str | None = None
+    scale: Scale = "full"
+    fractions_named: bool = False
+
+    def cells(self) -> Iterator[Cell]:
+        """All runs; seeds outermost, so that every arm has its first seed early."""
+        for seed, dataset, model, fraction, arm in product(
+            self.seeds, self.datasets, self.models, self.fractions, self.arms
+        ):
+            published = self.table is None or f"{self.table}/{dataset}/{model}/{arm}" in all_recipes()
+            if published and arm in self.arms_of.get(f"{dataset}/{model}", self.arms):
+                yield Cell(dataset, model, arm, fraction, seed)
+
+    def values(self, cell: Cell) -> dict[str, Any]:
+        """The settings of a run, under the keys of a YAML file; ``first`` among them where a pre-training precedes."""
+        layers = (
+            self.settings,
+            self.datasets[cell.dataset],
+            self.models[cell.model],
+            self.tuned.get(f"{cell.dataset}/{cell.model}", {}),
+            self.arms[cell.arm],
+            {"fraction": cell.fraction} if cell.fraction != 1 else {},
+            {"seed": cell.seed},
+        )
+        joined: dict[str, Any] = {}
+        for layer in layers:
+            joined = join(joined, layer)
+        recipe = joined.pop("recipe", self.table and f"{self.table}/{cell.dataset}/{cell.model}/{cell.arm}")
+        first = joined.pop("first", None)
+        if recipe is not None:
+            joined = join(find_recipe(str(recipe)).values(self.scale), joined)
+        if self.fractions_named and joined.get("fraction", 1) != cell.fraction:  # of all images, where it is 1
+            joined["fraction"] = cell.fraction
+        if first is not None:
+            first = _settings(first, f"study {self.name}, {cell.name}: first")
+            same = {key: value for key, value in joined.items() if key not in (*TASKS, "task", "init", "first")}
+            joined["first"] = {"pretrain": True, **join(joined.get("first", same), first)}
+        return joined
+
+    def paper(self, dataset: str, model: str, arm: str) -> float | None:
+        """The published number, where the study is a paper's table."""
+        row = all_recipes().get(f"{self.table}/{dataset}/{model}/{arm}")
+        return row.paper if row else None
+
+    def check(self) -> None:
+        """Refuse a study any of whose runs has a setting that cannot be."""
+        for cell in self.cells():
+            values = self.values(cell)
+            first = values.pop("first", None)
+            RunConfig.from_dict(values, source=f"study {self.name}, {cell.name}")
+            try:
+                json.dumps([values, first])
+            except TypeError as problem:
+                raise VitletError(f"study {self.name}, {cell.name}: a value is not plain: {problem}.") from None
+            if first is not None:
+                RunConfig.from_dict(first, source=f"study {self.name}, {cell.name}, first")
+
+
+def join(below: Settings, above: Settings) -> dict[str, Any]:
+    """Settings overridden by others; a task, its options, model arguments and the first phase key by key."""
+    joined = dict(below)
+    for key, value in above.items():
+        old = joined.get(key)
+        joined[key] = join(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return joined
+
+
+def read_study(path: Path) -> Study:
+    """A study from its YAML file; a mistyped key is answered with the nearest known one."""
+    values = RunConfig.read(path)
+    for key in values:
+        if key not in KEYS:
+            raise VitletError(f"{path}: unknown key {str(key)!r}.{nearest(str(key), KEYS)} Known: {', '.join(KEYS)}.")
+    table = values.get("table")
+    if table is not None:
+        values = {**_axes_of(str(table)), **values}
+    if not values.get("arms"):
+        raise VitletError(f"{path}: a study needs 'arms': what is compared, name by name; or 'table', one of a paper.")
+    name = path.parent.name if path.stem == "study" else path.stem
+    study = Study(
+        name=name,
+        title=str(values.get("title", name)),
+        settings=_settings(values.get("settings") or {}, f"{path}: settings"),
+        arms=_axis(values, "arms", path),
+        datasets=_axis(values, "datasets", path) or {"data": {}},
+        models=_axis(values, "models", path) or {"model": {}},
+        baseline=str(values.get("baseline") or next(iter(values["arms"]))),
+        fractions=_fractions(values.get("fractions", [1.0]), f"{path}: fractions"),
+        seeds=_seeds(values.get("seeds", 3), f"{path}: seeds"),
+        tuned={str(key): _settings(each, f"{path}: tuned") for key, each in _pairs(values, "tuned", path).items()},
+        arms_of={str(key): _names(each, f"{path}: arms_of") for key, each in _pairs(values, "arms_of", path).items()},
+        test=coerce(values.get("test", True), bool, f"{path}: test"),
+        table=None if table is None else str(table),
+        scale=coerce(values.get("scale", "full"), Scale, f"{path}: scale"),
+        fractions_named="fractions" in values,
+    )
+    if study.baseline not in study.arms:
+        raise VitletError(f"{path}: the baseline {study.baseline!r} is none of the arms {', '.join(study.arms)}.")
+    pairs = [f"{dataset}/{model}" for dataset in study.datasets for model in study.models]
+    for where, keys in (("tuned", study.tuned), ("arms_of", study.arms_of)):
+        for key in keys:
+            if key not in pairs:
+                raise VitletError(f"{path}: {where} {key!r} is no DATASET/MODEL of this study.{nearest(key, pairs)}")
+    for arm in (arm for arms in study.arms_of.values() for arm in arms):
+        if arm not in study.arms:
+            raise VitletError(f"{path}: arms_of names {arm!r}, which is none of the arms.{nearest(arm, study.arms)}")
+    study.check()
+    return study
+
+
+def _axis(values: Settings, key: str, path: Path) -> dict[str, Settings]:
+    options = values.get(key) or {}
+    if not isinstance(options, Mapping):
+        raise VitletError(f"{path}: {key!r} needs to map names to settings, found {options!r}.")
+    for name in options:
+        if not NAME.fullmatch(str(name)):
+            raise VitletError(f"{path}: {key} has the name {name!r}; letters, digits, . _ + - are allowed.")
+    return {str(name): _settings(option or {}, f"{path}: {key} {name}") for name, option in options.items()}
+
+
+def _pairs(values: Settings, key: str, path: Path) -> Settings:
+    """What a study says of single datasets with single models."""
+    found = values.get(key) or {}
+    if not isinstance(found, Mapping):
+        raise VitletError(f"{path}: {key!r} needs to map DATASET/MODEL to what holds there, found {found!r}.")
+    return found
+
+
+def _settings(value: Any, where: str) -> Settings:
+    if not isinstance(value, Mapping):
+        raise VitletError(f"{where} needs to map settings to values, found {value!r}.")
+    return dict(value)
+
+
+def _numbers(value: Any, where: str) -> list[float]:
+    known = isinstance(value, list) and all(type(each) in (int, float) for each in value)
+    if known and value and all(-1e15 < each < 1e15 for each in value):
+        return [float(each) for each in value]
+    raise VitletError(f"{where} needs to be a list of numbers, found {value!r}.")
+
+
+def _fractions(value: Any, where: str) -> tuple[float, ...]:
+    numbers = _numbers(value, where)
+    if len({f"{each:g}" for each in numbers}) < len(numbers):  # as cells are called
+        raise VitletError(f"{where} names one twice: {value!r}. Its cells would have the same name; leave one out.")
+    return tuple(numbers)
+
+
+def _names(value: Any, where: str) -> tuple[str, ...]:
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return tuple(value)
+    raise VitletError(f"{where} needs to be a list of names, found {value!r}.")
+
+
+def _seeds(value: Any, where: str) -> tuple[int, ...]:
+    if type(value) is int and value > 0:
+        return tuple(range(value))
+    numbers = _numbers(value, where)
+    if not all(each.is_integer() for each in numbers) or len(set(numbers)) < len(numbers):
+        raise VitletError(f"{where} needs to be whole numbers that all differ, found {value!r}.")
+    return tuple(int(each) for each in numbers)
+
+
+def _axes_of(table: str) -> dict[str, Any]:
+    """The datasets, models and arms of a paper's table."""
+    rows = recipes_of(table)
+    axes = {"datasets": "dataset", "models": "model", "arms": "arm"}
+    return {axis: {str(getattr(row, key)): {} for row in rows} for axis, key in axes.items()}

@@ -1,0 +1,140 @@
+"""A search for learning rate and weights of tasks on validation images, under a budget of time; needs optuna."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from vitlet.config import RunConfig
+from vitlet.data.sources import load_dataset
+from vitlet.errors import NotFiniteError, VitletError, first_line
+from vitlet.training.defaults import choose_tasks
+from vitlet.training.inputs import data_request
+from vitlet.training.loop import train
+from vitlet.training.progress import duration
+from vitlet.training.run_folder import differences
+
+LR_FACTOR = 5.0
+WEIGHT_FACTOR = 10.0
+"""How far from the given values the search goes, both ways."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One try: its settings by name, and the validation accuracy of its best epoch, in percent."""
+
+    number: int
+    values: dict[str, float]
+    top1: float
+
+
+def tune(
+    config: RunConfig,
+    folder: Path,
+    *,
+    minutes: float,
+    trials: int | None,
+    say: Callable[[str], None],
+    open_tasks: bool = False,
+) -> tuple[RunConfig, list[Trial]]:
+    """Try the given settings, then others, until the time is up; the same folder goes on where it was.
+
+    Test images are never looked at. A new try is begun only if it can be expected to end in time. A try whose loss is
+    no number is passed over. With ``open_tasks`` the tasks are those that a training would choose.
+    """
+    try:
+        optuna: Any = import_module("optuna")
+        journal: Any = import_module("optuna.storages.journal")
+    except ImportError:
+        raise VitletError("vitlet tune needs optuna: pip install 'vitlet[tune]'.") from None
+    dataset = replace(load_dataset(data_request(config)), test=None)
+    if dataset.val is None:
+        raise VitletError("there are no validation images to tune on; leave --val-fraction above 0.")
+    if open_tasks:
+        config, why = choose_tasks(config, dataset)
+        say(why)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    _claim(folder, config)
+    storage = optuna.storages.JournalStorage(journal.JournalFileBackend(str(folder / "journal.log")))
+    study = optuna.create_study(
+        study_name="tune",
+        storage=storage,
+        direction="maximize",
+        load_if_exists=True,
+        sampler=optuna.samplers.TPESampler(seed=config.seed + len(list(folder.glob("trial-*"))), n_startup_trials=5),
+    )
+    ranges = _ranges(config)
+    if not any(trial.state.is_finished() for trial in study.trials):
+        study.enqueue_trial({name: (low * high) ** 0.5 for name, (low, high) in ranges.items()})
+    started, spent = time.monotonic(), 0.0
+    done = 0
+    while trials is None or done < trials:
+        if time.monotonic() - started + spent > 60 * minutes and done:
+            break
+        before = time.monotonic()
+        trial = study.ask()
+        values = {name: trial.suggest_float(name, low, high, log=True) for name, (low, high) in ranges.items()}
+        output = folder / f"trial-{trial.number}"
+        chosen = replace(_with(config, values), output=str(output), overwrite=True)
+        shown = ", ".join(f"{name} {value:.3g}" for name, value in values.items())
+        try:
+            result = train(chosen, dataset, title=f"try {trial.number + 1}")
+        except NotFiniteError as problem:
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            answer = f"diverged with {shown} ({first_line(problem)})"
+        else:
+            assert result.val is not None
+            study.tell(trial, result.val.top1)
+            answer = f"{result.val.top1:.2f} % with {shown}"
+        done, spent = done + 1, time.monotonic() - before
+        left = max(0.0, 60 * minutes - (time.monotonic() - started))
+        say(f"try {trial.number + 1}: {answer}; {duration(left)} left")
+    found = [Trial(t.number, dict(t.params), float(t.value)) for t in study.trials if t.value is not None]
+    if not found:
+        raise NotFiniteError("every try diverged. Begin with a smaller --lr, or add --clip-grad 1.")
+    best = max(found, key=lambda each: each.top1)
+    return _with(config, best.values), sorted(found, key=lambda each: -each.top1)
+
+
+def _claim(folder: Path, config: RunConfig) -> None:
+    """Make the folder of a search, or find that it is one of these very settings."""
+    file = folder / "searched.yaml"
+    if not file.is_file():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if any(folder.iterdir()):
+                raise VitletError(f"{folder} holds other files and is no search; choose another --output.")
+            file.write_text(config.dump(), encoding="utf-8")
+        except OSError as problem:
+            raise VitletError(f"cannot write in {folder}: {problem.strerror}. Choose another --output.") from problem
+        return
+    had = RunConfig.from_dict(RunConfig.read(file), source=str(file)).to_dict()
+    if different := differences(had, config.to_dict(), RunConfig, "the search"):
+        raise VitletError(
+            f"cannot go on with the search {folder} with other settings: {'; '.join(different)}. Choose another"
+            " --output, or give the same ones."
+        )
+
+
+def _ranges(config: RunConfig) -> dict[str, tuple[float, float]]:
+    """Lowest and highest value of everything that is searched; the given one lies in the middle."""
+    rate = config.lr if config.lr_base is None else config.lr_base
+    ranges = {_rate(config): (rate / LR_FACTOR, rate * LR_FACTOR)}
+    for name, task in config.tasks.items():
+        if task.weight > 0:
+            ranges[name] = (task.weight / WEIGHT_FACTOR, task.weight * WEIGHT_FACTOR)
+    return ranges
+
+
+def _with(config: RunConfig, values: dict[str, Any]) -> RunConfig:
+    tasks = {name: replace(task, weight=values.get(name, task.weight)) for name, task in config.tasks.items()}
+    return replace(config, tasks=tasks, **{_rate(config): values[_rate(config)]})
+
+
+def _rate(config: RunConfig) -> str:
+    """The setting that the learning rate follows."""
+    return "lr" if config.lr_base is None else "lr_base"

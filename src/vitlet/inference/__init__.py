@@ -1,0 +1,1 @@
+"""A trained model in use: prediction, calibration, export."""

@@ -1,0 +1,145 @@
+"""Classes of many images: several networks asked at once, several views of each image, files that may be broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from vitlet.data.decode import decode_image
+from vitlet.data.preprocess import Preprocess
+from vitlet.errors import VitletError
+from vitlet.inference.predict import Predictor, check_topk, most_likely
+
+Augment = Literal["none", "flip", "crops", "all"]
+ZOOM = 8 / 7
+"""Corners are cut from the image at this size: 256 for 224."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is said of one image: classes and an embedding, or why it could not be read."""
+
+    image: str
+    classes: list[dict[str, Any]]
+    embedding: Tensor | None
+    problem: str = ""
+
+
+class Ensemble:
+    """Networks that know the same classes; probabilities are their mean.
+
+    Args:
+        predictors: one or more.
+        augment: which views of an image each is asked about; probabilities are the mean over them.
+    """
+
+    def __init__(self, predictors: Sequence[Predictor], augment: Augment = "none") -> None:
+        self.predictors, self.augment = tuple(predictors), augment
+        self.classes = self.predictors[0].classes
+        self._orders = [_order(self.predictors[0], other) for other in self.predictors]
+
+    @staticmethod
+    def load(folders: Sequence[Path], *, augment: Augment = "none", device: str = "auto") -> Ensemble:
+        """Read run and export folders."""
+        return Ensemble([Predictor.load(folder, device=device) for folder in folders], augment)
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences worth reading before the answers."""
+        found = [note for each in self.predictors for note in each.notes]
+        unmirrored = [each for each in self.predictors if each.config.hflip == 0.0]
+        if self.augment in ("flip", "all") and unmirrored:
+            found.append(
+                f"{unmirrored[0].source} was trained without mirrored images (hflip 0); --tta {self.augment} shows it"
+                " some, which may hurt."
+            )
+        return found
+
+    def decode(self, content: bytes, name: str) -> dict[int, Tensor]:
+        """An image's bytes as pixels, by the numbers of channels that the networks want."""
+        wanted = {each.config.in_chans for each in self.predictors}
+        return {channels: decode_image(content, channels, name=name) for channels in wanted}
+
+    def __call__(self, images: Sequence[Mapping[int, Tensor]]) -> tuple[Tensor, Tensor | None]:
+        """Probabilities ``(n, classes)`` of decoded images; embeddings ``(n, features)`` if there is one network."""
+        found = []
+        for predictor, order in zip(self.predictors, self._orders, strict=True):
+            channels, preprocess = predictor.config.in_chans, predictor.preprocess
+            batch = torch.stack([views(image[channels], preprocess, self.augment) for image in images])  # n, views, ...
+            probabilities, embedding = (
+                each.unflatten(0, batch.shape[:2]).mean(1) for each in predictor(batch.flatten(0, 1))
+            )
+            found.append(probabilities[:, order])
+        return torch.stack(found).mean(0), embedding if len(found) == 1 else None
+
+
+def _order(first: Predictor, other: Predictor) -> list[int]:
+    """Where the first network's classes stand among another's; refuses networks that know other classes."""
+    if set(first.classes) != set(other.classes):
+        missing = [name for name in first.classes if name not in other.classes]
+        more = [name for name in other.classes if name not in first.classes]
+        which = f"{missing[0]!r} is in the first alone" if missing else f"{more[0]!r} is in the second alone"
+        raise VitletError(
+            f"{first.source} and {other.source} know other classes ({len(first.classes)} and {len(other.classes)};"
+            f" {which}): their probabilities cannot be averaged. Ask them one at a time."
+        )
+    places = {name: place for place, name in enumerate(other.classes)}
+    return [places[name] for name in first.classes]
+
+
+def views(image: Tensor, preprocess: Preprocess, augment: Augment = "none") -> Tensor:
+    """What the network is shown of an image: the plain view first, ``(views, channels, height, width)``."""
+    seen = [preprocess.pixels(image)]
+    if augment in ("crops", "all"):
+        height, width = preprocess.size
+        size = (round(height * ZOOM), round(width * ZOOM))
+        larger = Preprocess(size, crop_pct=preprocess.crop_pct, mean=preprocess.mean, std=preprocess.std).pixels(image)
+        seen += [
+            larger[:, top:, left:][:, :height, :width] for top in (0, size[0] - height) for left in (0, size[1] - width)
+        ]
+    stacked = torch.stack(seen)
+    if augment in ("flip", "all"):
+        stacked = torch.cat([stacked, stacked.flip(-1)])
+    return preprocess.normalize(stacked)
+
+
+def classify(
+    ensemble: Ensemble,
+    paths: Sequence[Path],
+    *,
+    topk: int = 3,
+    batch_size: int = 64,
+    progress: Callable[[int], object] = lambda done: None,
+) -> Iterator[Answer]:
+    """One answer for each file, in order, a batch at a time."""
+    check_topk(topk)
+    if batch_size < 1:
+        raise VitletError(f"batch size is {batch_size}; it needs to be 1 or more.")
+    for first in range(0, len(paths), batch_size):
+        part = paths[first : first + batch_size]
+        read = [_read(ensemble, path) for path in part]
+        images = [each for each in read if not isinstance(each, VitletError)]
+        probabilities, embeddings = ensemble(images) if images else (torch.empty(0), None)
+        place = 0
+        for path, each in zip(part, read, strict=True):
+            if isinstance(each, VitletError):
+                yield Answer(str(path), [], None, str(each))
+                continue
+            classes = most_likely(probabilities[place], ensemble.classes, topk)
+            yield Answer(str(path), classes, None if embeddings is None else embeddings[place])
+            place += 1
+        progress(first + len(part))
+
+
+def _read(ensemble: Ensemble, path: Path) -> dict[int, Tensor] | VitletError:
+    try:
+        return ensemble.decode(path.read_bytes(), str(path))
+    except OSError as problem:
+        return VitletError(f"cannot read the image {path}: {problem.strerror}.")
+    except VitletError as problem:
+        return problem

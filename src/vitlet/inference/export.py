@@ -1,0 +1,219 @@
+"""A run as files that other programs read, checked against the network itself before anything is handed over."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vitlet import __version__
+from vitlet.errors import VitletError, first_line
+from vitlet.inference.exported import CARD, MANIFEST, WEIGHTS, Exported, Format, checksum, is_export, load_network
+from vitlet.inference.model_card import model_card
+from vitlet.inference.predict import Predictor, weights_folder
+from vitlet.inference.runtimes import INPUT, OUTPUTS, Dtype, TorchNetwork, import_openvino, optional
+from vitlet.training.files import sync
+
+TOLERANCE = 1e-4
+"""Largest difference of a logit in float32; beyond it an export is refused."""
+
+CHECKED = 32
+"""Images that both are shown."""
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far an export's logits are from the network's own, on so many images.
+
+    Attributes:
+        images: how many; they are given one alone, then the rest together, for any number must do.
+        of: what they are.
+        largest: difference of a logit.
+        same: share of images with the same first guess.
+    """
+
+    images: int
+    of: str
+    largest: float
+    same: float
+
+    def __str__(self) -> str:
+        return (
+            f"largest difference of a logit {self.largest:.1e}, same first guess on {self.same:.0%} of {self.images}"
+            f" {self.of}"
+        )
+
+
+def export_run(
+    run: Path, form: Format, output: Path | None = None, *, dtype: Dtype = "float32", licence: str = "unknown"
+) -> tuple[Path, Parity]:
+    """Write an export folder, whole or not at all.
+
+    Args:
+        run: folder of a run.
+        form: what to write.
+        output: folder to be; ``RUN/export/FORMAT`` by default.
+        dtype: of the weights, and where the program can, of the arithmetic.
+        licence: of the weights, for the model card.
+
+    Returns:
+        The folder, and how it compares with the network.
+    """
+    if is_export(run):
+        raise VitletError(f"{run} is an export itself: export the run that it was made from.")
+    if form == "onnx" and dtype == "bfloat16":
+        raise VitletError("onnxruntime has no bfloat16 on a CPU: export to openvino, or leave --dtype out.")
+    target = output or run / "export" / (form if dtype == "float32" else f"{form}-{dtype}")
+    if target.exists():
+        raise VitletError(f"{target} already exists. Choose another --output, or remove it.")
+    _require(form)
+    predictor = Predictor.load(run, device="cpu")
+    described = json.loads((weights_folder(run) / "config.json").read_text(encoding="utf-8"))
+    about = _about(predictor, described, form, dtype)
+    beside = target.with_name(f".{target.name}.tmp")
+    try:
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        _write(predictor, about, described, beside, licence)
+        parity = _compare(predictor, beside, about)
+        if dtype == "float32" and not parity.largest <= TOLERANCE:
+            raise VitletError(
+                f"the {form} export differs from the network: {parity}. At most {TOLERANCE:g} is let through; nothing"
+                " was written."
+            )
+        (beside / CARD).write_text(model_card(predictor, about, licence=licence, parity=str(parity)), encoding="utf-8")
+        _finish(beside, about, parity)
+        beside.rename(target)
+    except OSError as problem:
+        raise VitletError(f"cannot write {target}: {first_line(problem)}.") from problem
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return target, parity
+
+
+def _require(form: Format) -> None:
+    """Refuse at once what needs an extra that is not there."""
+    if form == "onnx":
+        for module in ("onnx", "onnxscript", "onnxruntime"):
+            optional(module, "onnx")
+    elif form == "openvino":
+        import_openvino()
+
+
+def _about(predictor: Predictor, described: Mapping[str, Any], form: Format, dtype: Dtype) -> Exported:
+    return Exported(
+        form,
+        dtype,
+        described["architecture"],
+        described["model_args"],
+        predictor.classes,
+        described["pretrained_cfg"],
+        predictor.temperature,
+    )
+
+
+def _write(predictor: Predictor, about: Exported, described: Mapping[str, Any], folder: Path, licence: str) -> None:
+    """The files of a format."""
+    if about.format in ("safetensors", "timm", "torch"):
+        kept = torch.bfloat16 if about.dtype == "bfloat16" else torch.float32
+        weights = predictor.model.state_dict().items()
+        tensors = {key: value.to(kept).contiguous() if value.is_floating_point() else value for key, value in weights}
+        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt", "vitlet": json.dumps(about.to_dict())})
+    if about.format == "timm":
+        settings = {**described["pretrained_cfg"], "license": licence}
+        text = json.dumps({**described, "pretrained_cfg": settings}, indent=2, ensure_ascii=False)
+        (folder / "config.json").write_text(text, encoding="utf-8")
+    if about.format in ("torch", "onnx", "openvino"):
+        _write_program(predictor, about, folder)
+
+
+def _write_program(predictor: Predictor, about: Exported, folder: Path) -> None:
+    """The network as a graph of any number of images."""
+    network = TorchNetwork(deepcopy(predictor.model), about.dtype if about.format == "torch" else "float32").eval()
+    example = torch.zeros(2, about.channels, *predictor.preprocess.size)
+    count = torch.export.Dim("count", min=1, max=65536)
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")  # of the exporters, on their own insides; parity is checked
+            program = torch.export.export(network, (example,), dynamic_shapes=({0: count},), strict=False)
+            if about.format == "torch":
+                torch.export.save(program, folder / "model.pt2")
+            elif about.format == "onnx":
+                _write_onnx(program, about, folder)
+            else:
+                _write_openvino(program, about, folder)
+    except Exception as problem:  # exporters complain in many types
+        raise VitletError(
+            f"{about.architecture} cannot be exported to {about.format}: {first_line(problem)}. Its weights can:"
+            " --format safetensors or timm."
+        ) from problem
+
+
+def _write_onnx(program: Any, about: Exported, folder: Path) -> None:
+    """The graph, with what an image needs and what the answers mean in the file's own metadata."""
+    made = torch.onnx.export(
+        program, input_names=[INPUT], output_names=list(OUTPUTS), dynamo=True, external_data=False, verbose=False
+    )
+    assert made is not None
+    made.model.metadata_props["vitlet"] = json.dumps(about.to_dict())
+    made.save(folder / "model.onnx")
+
+
+def _write_openvino(program: Any, about: Exported, folder: Path) -> None:
+    """The same for OpenVINO; in bfloat16 the weights take half the space."""
+    openvino = import_openvino()
+    model = openvino.convert_model(program)
+    model.inputs[0].get_tensor().set_names({INPUT})
+    for output, name in zip(model.outputs, OUTPUTS, strict=True):
+        output.get_tensor().set_names({name})
+    model.set_rt_info(json.dumps(about.to_dict()), ["vitlet"])
+    openvino.save_model(model, str(folder / "model.xml"), compress_to_fp16=about.dtype == "bfloat16")
+
+
+@torch.inference_mode()
+def _compare(predictor: Predictor, folder: Path, about: Exported) -> Parity:
+    """Read the files back as `vitlet predict` does, and ask both."""
+    images, of = _check_images(predictor)
+    networks = [load_network(folder, about).eval()]
+    if about.format == "torch":  # written a moment ago, so it may be opened
+        networks.append(torch.export.load(folder / "model.pt2").module())
+    wanted = predictor.network(images)[0].repeat(len(networks), 1)
+    found = torch.cat([network(part)[0] for network in networks for part in (images[:1], images[1:])])
+    same = (wanted.argmax(-1) == found.argmax(-1)).float().mean()
+    return Parity(len(images), of, float((wanted - found).abs().max()), float(same))
+
+
+def _check_images(predictor: Predictor) -> tuple[Tensor, str]:
+    """Some of the run's own validation or test images, evenly spaced; noise where the data is not at hand."""
+    preprocess, channels = predictor.preprocess, predictor.config.in_chans
+    try:
+        images, what = predictor.images()
+        places = torch.linspace(0, len(images) - 1, min(CHECKED, len(images))).long().unique().tolist()
+        seen = [preprocess(images.image(place, channels)) for place in places]
+        if len(seen) > 1:
+            return torch.stack(seen), f"images of {Path(what).name}"
+    except VitletError:
+        pass
+    draw = torch.Generator().manual_seed(0)
+    noise = torch.randint(0, 256, (CHECKED, channels, *preprocess.size), generator=draw, dtype=torch.uint8)
+    return preprocess.normalize(noise), "images of noise (the run's data is not at hand)"
+
+
+def _finish(folder: Path, about: Exported, parity: Parity) -> None:
+    """The manifest last: it names every other file with its checksum."""
+    files = sorted(path for path in folder.iterdir() if path.name != CARD)  # a card may be edited
+    manifest = {"vitlet": __version__, **about.to_dict(), "parity": asdict(parity)}
+    manifest["sha256"] = {path.name: checksum(path) for path in files}
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False), encoding="utf-8")
+    for path in folder.iterdir():
+        path.chmod((folder / MANIFEST).stat().st_mode)  # safetensors lets the owner alone read
+        sync(path)

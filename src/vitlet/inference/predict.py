@@ -1,0 +1,237 @@
+"""A finished run or an export, used: evaluation on any data, and classes of images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitlet.config import RunConfig
+from vitlet.data.decode import read_image
+from vitlet.data.images import ImageSet
+from vitlet.data.loading import EvaluationSet, evaluation_loader
+from vitlet.data.preprocess import Preprocess
+from vitlet.data.sources import load_dataset, open_dataset
+from vitlet.data.splits import fingerprint, pick_names
+from vitlet.data.store import Fit, Lazy
+from vitlet.errors import VitletError, first_line
+from vitlet.inference.exported import is_export, load_network, read_export
+from vitlet.inference.runtimes import LogitsOf, TorchNetwork
+from vitlet.inference.temperature import read_temperature
+from vitlet.models.factory import load_exported
+from vitlet.training.classifier import find_device
+from vitlet.training.evaluate import Scores, evaluate
+from vitlet.training.inputs import data_request, other_request, readable_part
+from vitlet.training.run_folder import read_config, read_rows
+
+
+class Predictor:
+    """The best weights of a run, or an export, with preprocessing and class names.
+
+    Args:
+        model: gives logits.
+        preprocess: of its images.
+        classes: their names.
+        config: settings of the run; of an export, what is known of them.
+        device: to compute on.
+        network: gives logits and embeddings; by default the model's own.
+        temperature: that logits are divided by before they become probabilities.
+        source: the folder.
+        notes: sentences worth reading before its answers.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        preprocess: Preprocess,
+        classes: Sequence[str],
+        config: RunConfig,
+        device: torch.device,
+        *,
+        network: nn.Module | None = None,
+        temperature: float = 1.0,
+        source: Path | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.model, self.preprocess, self.classes = model.to(device).eval(), preprocess, tuple(classes)
+        self.network = network if network is not None else TorchNetwork(self.model)
+        self.config, self.device, self.temperature = config, device, temperature
+        self.source, self.notes = source, tuple(notes)
+
+    @staticmethod
+    def load(run: Path, *, device: str = "auto") -> Predictor:
+        """Read a run folder or an export folder."""
+        if is_export(run):
+            return _load_export(run, device)
+        config = read_config(run)
+        if config.pretrain:
+            raise VitletError(
+                f"{run} was pre-trained without labels and has no classifier. Train one with `vitlet train DATA --init"
+                f" {run}`, or measure its features with `vitlet probe {run} DATA`."
+            )
+        folder = weights_folder(run)
+        try:
+            described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            own = described["pretrained_cfg"]
+            preprocess = Preprocess(
+                tuple(own["input_size"][1:]), crop_pct=own["crop_pct"], mean=own["mean"], std=own["std"]
+            )
+            model = load_exported(folder)
+        except Exception as problem:  # damaged files fail in many ways
+            raise VitletError(f"cannot load the weights in {folder}: {first_line(problem)}.") from problem
+        temperature, stale = read_temperature(run, folder / "model.safetensors")
+        notes = [note for note in (_unfinished(run, config), stale) if note]
+        where = find_device(device)
+        return Predictor(
+            model,
+            preprocess,
+            described["label_names"],
+            config,
+            where,
+            temperature=temperature,
+            source=run,
+            notes=notes,
+        )
+
+    def evaluate(
+        self,
+        data: str | None = None,
+        *,
+        split: str | None = None,
+        data_dir: str | None = None,
+        batch_size: int = 128,
+        workers: int = 0,
+    ) -> tuple[Scores, str]:
+        """Scores on a folder of class folders, or on a split of the run's own data; and what that was."""
+        images, what = self.images(data, split=split, data_dir=data_dir)
+        fitted = Lazy(images, True, Fit(self.preprocess))
+        dataset = EvaluationSet(fitted, self.preprocess, channels=self.config.in_chans)
+        loader = evaluation_loader(dataset, batch_size=batch_size, workers=workers, device=str(self.device))
+        classes = len(self.classes)
+        return evaluate(self.model, loader, classes=classes, device=self.device, autocast=nullcontext), what
+
+    def images(
+        self, data: str | None = None, *, split: str | None = None, data_dir: str | None = None
+    ) -> tuple[ImageSet, str]:
+        """Images labelled by this network's classes, and what they are.
+
+        Args:
+            data: a source (default: the run's own).
+            split: which of its images (default: test, else val, else all).
+            data_dir: of a source that is a table or has a name.
+        """
+        return self._own_split(split) if data is None else self._other(data, split, data_dir)
+
+    @torch.inference_mode()
+    def logits(self, images: ImageSet, *, batch_size: int = 128) -> tuple[Tensor, Tensor]:
+        """Logits ``(n, classes)`` and labels ``(n,)`` of a whole set."""
+        fitted = Lazy(images, True, Fit(self.preprocess))
+        dataset = EvaluationSet(fitted, self.preprocess, channels=self.config.in_chans)
+        loader = evaluation_loader(dataset, batch_size=batch_size, workers=0, device=str(self.device))
+        found = [(self.model(batch.to(self.device)).float().cpu(), labels) for batch, labels in loader]
+        return torch.cat([logits for logits, _ in found]), torch.cat([labels for _, labels in found])
+
+    def _other(self, data: str, split: str | None, data_dir: str | None) -> tuple[ImageSet, str]:
+        """Images of a source: those of a split, or all where it has no splits; classes are matched by name."""
+        dataset = open_dataset(other_request(self.config, data, data_dir), fewest_classes=1)
+        found = dataset.splits()
+        name = next(each for each in (split, "test", "val", "train") if each in found)
+        named = pick_names(found[name], dataset.classes, self.classes, source=data)
+        images = readable_part(self.config, named)
+        if name != "train":
+            return images, f"{data} ({name})"
+        own = Path(data).exists() and Path(self.config.data).exists() and Path(data).samefile(self.config.data)
+        return images, f"{data} (all images, those that the run learned from among them)" if own else data
+
+    def _own_split(self, split: str | None) -> tuple[ImageSet, str]:
+        config = self.config
+        if self.source is not None and is_export(self.source):
+            raise VitletError(f"{self.source} is an export and knows no data of its own. Give a folder as DATA.")
+        dataset = load_dataset(data_request(config))
+        name = split or ("test" if dataset.test is not None else "val")
+        images = dataset.test if name == "test" else dataset.val
+        if images is None:
+            raise VitletError(f"the data of this run ({config.data}) has no {name} images. Give a folder as DATA.")
+        images = readable_part(config, pick_names(images, dataset.classes, self.classes, source=config.data))
+        changed = self.source is not None and _changed(self.source, name, images)
+        note = "; not the images that the run had: files were added, removed or renamed since" if changed else ""
+        return images, f"{config.data} ({name}{note})"
+
+    @torch.inference_mode()
+    def __call__(self, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Probabilities ``(B, classes)`` and embeddings ``(B, features)`` of preprocessed images, on the CPU."""
+        logits, embedding = self.network(batch.to(self.device))
+        return (logits.float() / self.temperature).softmax(-1).cpu(), embedding.float().cpu()
+
+    def predict(self, paths: Sequence[Path], *, topk: int = 3) -> list[dict[str, Any]]:
+        """The most likely classes of image files, with probabilities."""
+        check_topk(topk)
+        images = [read_image(path, self.config.in_chans) for path in paths]  # all are read before any is classified
+        answers = []
+        for path, image in zip(paths, images, strict=True):
+            probabilities, _ = self(self.preprocess(image)[None])
+            answers.append({"image": str(path), "classes": most_likely(probabilities[0], self.classes, topk)})
+        return answers
+
+
+def _changed(run: Path, split: str, images: ImageSet) -> bool:
+    """Whether these are not the images that a finished run had."""
+    try:
+        had = json.loads((run / "result.json").read_text(encoding="utf-8"))["fingerprints"][split]
+    except (OSError, ValueError, KeyError):  # not finished, or of an older version
+        return False
+    return bool(had != fingerprint(images))
+
+
+def check_topk(topk: int) -> None:
+    """Refuse what names no class."""
+    if topk < 1:
+        raise VitletError(f"topk is {topk}; it needs to be 1 or more.")
+
+
+def most_likely(probabilities: Tensor, classes: Sequence[str], topk: int) -> list[dict[str, Any]]:
+    """The first classes by probability."""
+    values, labels = probabilities.topk(min(topk, len(classes)))
+    return [{"class": classes[k], "probability": p} for k, p in zip(labels.tolist(), values.tolist(), strict=True)]
+
+
+def weights_folder(run: Path) -> Path:
+    """The folder of the weights that stand for a supervised run."""
+    folder = run / "best" if (run / "best").is_dir() else run / "last"
+    if not (folder / "model.safetensors").is_file():
+        raise VitletError(f"the run {run} has no weights yet: it has not finished its first epoch.")
+    return folder
+
+
+def _unfinished(run: Path, config: RunConfig) -> str:
+    """A sentence on a run that has not come to its end."""
+    if (run / "result.json").is_file():
+        return ""
+    done = len(read_rows(run))
+    return f"{run} is not finished ({done} of {config.epochs} epochs): these are its best weights so far."
+
+
+def _load_export(folder: Path, device: str) -> Predictor:
+    about = read_export(folder)
+    network = load_network(folder, about)
+    in_torch = isinstance(network, TorchNetwork)
+    where = find_device(device) if in_torch else torch.device("cpu")
+    if not in_torch and device not in ("auto", "cpu"):
+        raise VitletError(f"{folder} is exported for {about.format}, which computes on the CPU here; found {device}.")
+    plain = in_torch and about.dtype == "float32"
+    size = (int(about.settings["input_size"][1]), int(about.settings["input_size"][2]))
+    return Predictor(
+        network.model if plain else LogitsOf(network),  # type: ignore[arg-type]
+        about.preprocess,
+        about.classes,
+        RunConfig(model=about.architecture, img_size=size, in_chans=about.channels),
+        where,
+        network=network.to(where).eval(),
+        temperature=about.temperature,
+        source=folder,
+    )

@@ -1,0 +1,192 @@
+"""A backbone, the main criterion and any number of weighted tasks as one module.
+
+One ``nn.Module``, so that DDP, ``torch.compile``, EMA and checkpoints wrap one object; its ``forward`` is the only
+entry. Without labels it is pre-training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitlet.backbones import Backbone
+from vitlet.errors import VitletError
+from vitlet.objective.balance import Balance
+from vitlet.objective.schedules import Constant, Schedule
+from vitlet.tasks.task import Task, ask
+from vitlet.tokens.features import Features, Needs
+from vitlet.tokens.views import PlainView, ViewMaker, settled
+
+Criterion = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Term:
+    """A task with its weight (a number, or a schedule over epochs) and the view it looks at."""
+
+    task: Task
+    weight: float | Schedule = 1.0
+    view: ViewMaker = field(default_factory=PlainView)
+
+    def weight_at(self, epoch: float | None) -> float:
+        """The weight at this (fractional) epoch, which only a weight that never changes can do without."""
+        if not callable(self.weight):
+            return self.weight
+        if epoch is None and not isinstance(self.weight, Constant):
+            raise VitletError(
+                f"the weight of {self.task.name!r} follows a schedule, and no epoch was given: at each step pass"
+                " weights=objective.weights(epoch) to an objective, call attached.loss(epoch), or set the epoch of a"
+                " TimmTrainingTask."
+            )
+        return self.weight(epoch or 0.0)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a training step needs and what a person wants to know.
+
+    Attributes:
+        loss: the weighted total, to call ``backward`` on.
+        logits: class scores, None if the objective never saw the plain view.
+        parts: the unweighted loss of the criterion and of each task, by name.
+        metrics: the tasks' metrics as ``task/metric``.
+        weights: what each task's loss counted for.
+        norms: of gradients, by name, where a `Balance` watches them: to hand to its ``update`` after the step.
+    """
+
+    loss: Tensor
+    logits: Tensor | None
+    parts: dict[str, Tensor]
+    metrics: dict[str, Tensor | float]
+    weights: Mapping[str, float | Tensor] = field(default_factory=dict)
+    norms: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class Objective(nn.Module):
+    """Joins a backbone and tasks.
+
+    Args:
+        backbone: a `TimmBackbone`, a `LayerBackbone` or another `Backbone`.
+        terms: the weighted tasks; their heads are built here, for the backbone's grids.
+        criterion: the main loss of logits and labels; cross-entropy by default.
+        balance: finds factors for the weights while training; None: they are as they were given.
+    """
+
+    MAIN = "criterion"
+    main_needs = Needs()
+    """What `main` reads of the forward pass besides the logits."""
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        terms: Sequence[Term] = (),
+        criterion: Criterion | None = None,
+        balance: Balance | None = None,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.balance = balance
+        self.terms = tuple(terms)
+        self.criterion = criterion or nn.CrossEntropyLoss()
+        names = [term.task.name for term in self.terms]
+        if len(set(names)) < len(names) or self.MAIN in names:
+            raise VitletError(f"the tasks of an objective need different names, found {names}.")
+        for term in self.terms:
+            if not callable(term.weight) and term.weight < 0:
+                raise VitletError(f"the weight of {term.task.name!r} is {term.weight:g}; it needs to be 0 or more.")
+        for view, group in _by_view(self.terms).items():
+            needs = self._needs(group)
+            shapes = backbone.shapes(needs, view)
+            for term in group:
+                term.task.build(shapes)
+            if self._needs(group) != needs:  # a task knows by now what it reads of all that it asked about
+                backbone.shapes(self._needs(group), view)
+        parameter = next(backbone.parameters(), None)
+        self.tasks = nn.ModuleDict({term.task.name: term.task for term in self.terms})
+        if parameter is not None:
+            self.tasks.to(parameter.device)
+
+    @staticmethod
+    def _needs(terms: Sequence[Term]) -> Needs:
+        needs = Needs()
+        for term in terms:
+            needs |= term.task.needs
+        return needs
+
+    def task_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters of the tasks' heads (and of their balance), for an optimizer that already has the model's."""
+        yield from self.tasks.parameters()
+        if self.balance is not None:
+            yield from self.balance.parameters()
+
+    def weights(self, epoch: float | None = None) -> dict[str, float]:
+        """Each task's weight at this (fractional) epoch; None will do where no weight follows a schedule."""
+        return {term.task.name: term.weight_at(epoch) for term in self.terms}
+
+    def main(self, features: Features, labels: Any) -> dict[str, Tensor]:
+        """The losses of what the labels say, by name; added up they are the main loss."""
+        if features.logits is None:
+            raise VitletError("labels were given, but the backbone gives no logits. Leave the labels out.")
+        return {self.MAIN: self.criterion(features.logits, labels)}
+
+    def forward(
+        self, images: Tensor, labels: Any = None, weights: Mapping[str, float | Tensor] | None = None
+    ) -> Outcome:
+        """One step's losses.
+
+        Args:
+            images: ``(B, channels, height, width)``.
+            labels: class indices ``(B,)`` or soft targets ``(B, classes)`` (of another kind of objective: what its
+                `main` takes); None to leave the criterion out.
+            weights: weight of each task at this step, needed if one follows a schedule; a task that is not named is
+                left out. Without tasks and labels, in evaluation, the logits are all there is.
+        """
+        weights = self.weights() if weights is None else weights
+        groups = _by_view([t for t in self.terms if t.task.name in weights], evaluation=not self.training)
+        if labels is not None or not groups:
+            groups = {PlainView(): [], **groups}
+        parts: dict[str, Tensor] = {}
+        metrics: dict[str, Tensor | float] = {}
+        logits: Tensor | None = None
+        total: Tensor | None = None
+        for maker, terms in groups.items():
+            labelled = labels is not None and maker == PlainView()
+            needs = self._needs(terms) | self.main_needs if labelled else self._needs(terms)
+            features: Features = self.backbone(maker(images), needs)
+            if maker == PlainView():
+                logits = features.logits
+            if labelled:
+                parts |= self.main(features, labels)
+                total = parts[self.MAIN] = reduce(torch.add, parts.values())
+            for term in terms:
+                name = term.task.name
+                loss, found = ask(self.tasks[name], features)
+                parts[name] = loss
+                metrics.update({f"{name}/{key}": value for key, value in found.items()})
+                weighted = loss * weights[name]
+                total = weighted if total is None else total + weighted
+        if total is None and logits is not None and not self.training:
+            total = logits.new_zeros(())
+        if total is None:
+            raise VitletError(
+                "nothing to learn: found neither labels nor tasks. Pass labels, or give the objective a task."
+            )
+        detached = {name: part.detach() for name, part in parts.items()}
+        if self.balance is not None and self.training and parts:
+            losses = {name: part for name, part in parts.items() if name == self.MAIN or name in self.tasks}
+            balanced = self.balance(losses, weights, self.backbone.model)
+            return Outcome(balanced.total, logits, detached, metrics, balanced.weights, balanced.norms)
+        return Outcome(total, logits, detached, metrics, weights)
+
+
+def _by_view(terms: Sequence[Term], *, evaluation: bool = False) -> dict[ViewMaker, list[Term]]:
+    """Terms that share a forward pass; in evaluation, views leave as little to chance as they can."""
+    groups: dict[ViewMaker, list[Term]] = {}
+    for term in terms:
+        groups.setdefault(settled(term.view) if evaluation else term.view, []).append(term)
+    return groups

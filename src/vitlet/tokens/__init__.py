@@ -1,0 +1,1 @@
+"""Token coordinates, grids, features, views and attention maps: the geometric core that every task reads."""

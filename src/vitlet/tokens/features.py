@@ -1,0 +1,153 @@
+"""What a task may see of a network, and what it may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitlet.errors import VitletError
+from vitlet.tokens.attention import AttentionMap, AttentionShape
+from vitlet.tokens.geometry import grid_coords
+
+Pool = Literal["none", "2x2", "3x3/2"]
+Tap = Literal["before_norm", "after_norm"]
+
+
+@dataclass(frozen=True)
+class GridShape:
+    """Size of a token grid: channels, rows, columns."""
+
+    channels: int
+    height: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"{self.height}x{self.width} tokens of {self.channels} channels"
+
+    def pooled(self, pool: Pool) -> GridShape:
+        """Size after `Grid.pooled`; refuses what leaves too little for a spatial task."""
+        shape = GridShape(self.channels, pooled_size(self.height, pool), pooled_size(self.width, pool))
+        if min(shape.height, shape.width) < 2:
+            raise VitletError(
+                f"pooling leaves {shape.height}x{shape.width} of {self.height}x{self.width} tokens; spatial tasks need"
+                " at least 2x2. Use pool 'none'."
+            )
+        return shape
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a task asks of the one forward pass.
+
+    Attributes:
+        after_norm: the last grid as the classifier head receives it, after the final norm.
+        every_grid: the output of every block (or stage, where the network exposes stages).
+        attention: maps of these layers, counted from 0, or from the end if negative; layers without a map over the
+            token grid are not counted. A task that cannot know yet which exist asks for all until it is built.
+    """
+
+    after_norm: bool = False
+    every_grid: bool = False
+    attention: tuple[int, ...] | Literal["all"] = ()
+
+    def __or__(self, other: Needs) -> Needs:
+        attention: tuple[int, ...] | Literal["all"] = "all"
+        if self.attention != "all" and other.attention != "all":
+            attention = tuple(sorted({*self.attention, *other.attention}))
+        return Needs(self.after_norm or other.after_norm, self.every_grid or other.every_grid, attention)
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Sizes of the grids that `Features` will hold, known before the first step so that heads can be built."""
+
+    last: GridShape
+    after_norm: GridShape | None = None
+    every: tuple[GridShape, ...] = ()
+    attention: tuple[AttentionShape, ...] = ()
+
+    def tapped(self, tap: Tap) -> GridShape:
+        """The last grid before or after the final norm."""
+        return self.after_norm if tap == "after_norm" and self.after_norm else self.last
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A map of tokens and where each of them came from.
+
+    Attributes:
+        tokens: ``(B, C, H, W)``.
+        coords: ``(B, H*W, 2)`` or ``(1, H*W, 2)``: row and column, in cells of this grid.
+    """
+
+    tokens: Tensor
+    coords: Tensor
+
+    @property
+    def shape(self) -> GridShape:
+        return GridShape(self.tokens.shape[1], self.tokens.shape[2], self.tokens.shape[3])
+
+    def sequence(self) -> Tensor:
+        """Tokens row by row: ``(B, N, C)``, contiguous, so that gathering a token reads one run of memory."""
+        return self.tokens.flatten(2).transpose(1, 2).contiguous()
+
+    def pooled(self, pool: Pool) -> Grid:
+        """The same map on a coarser regular grid; no token is dropped where a side is odd."""
+        if pool == "none":
+            return self
+        if self.coords.shape[0] != 1:
+            raise VitletError(
+                "pooling mixes the tokens of a view whose patches were moved: found coordinates that differ from"
+                " image to image, needed a regular grid. Use pool='none' with this view."
+            )
+        # Token by token in memory: `sequence` needs no copy then, and the gradient comes back in the same layout.
+        tokens = self.tokens.contiguous(memory_format=torch.channels_last)
+        if pool == "2x2":
+            tokens = F.avg_pool2d(tokens, 2, ceil_mode=True)
+        else:
+            tokens = F.avg_pool2d(tokens, 3, stride=2, padding=1, count_include_pad=False)
+        height, width = tokens.shape[2:]
+        return Grid(tokens, grid_coords(height, width, device=tokens.device)[None])
+
+
+def pooled_size(size: int, pool: Pool) -> int:
+    """Cells along an axis after `Grid.pooled`."""
+    return size if pool == "none" else (size + 1) // 2
+
+
+@dataclass(frozen=True)
+class Features:
+    """The one record that tasks read.
+
+    Attributes:
+        images: what the network saw, ``(B, channels, height, width)``.
+        last: output of the last block, before the final norm.
+        logits: class scores ``(B, classes)``.
+        after_norm: the last grid after the final norm, if a task needs it.
+        every: one grid per block or stage, if a task needs them.
+        attention: attention maps by layer, counted from 0, if a task needs them.
+    """
+
+    images: Tensor
+    last: Grid
+    logits: Tensor | None = None
+    after_norm: Grid | None = None
+    every: tuple[Grid, ...] = ()
+    attention: Mapping[int, AttentionMap] = field(default_factory=dict)
+
+    def tapped(self, tap: Tap) -> Grid:
+        """The last grid before or after the final norm."""
+        return self.after_norm if tap == "after_norm" and self.after_norm else self.last
+
+    def in_precision(self, dtype: torch.dtype) -> Features:
+        """The same with the tokens of every grid as numbers of this type."""
+        if self.last.tokens.dtype == dtype:
+            return self
+        last, *every = (Grid(grid.tokens.to(dtype), grid.coords) for grid in (self.last, *self.every))
+        normed = self.after_norm and Grid(self.after_norm.tokens.to(dtype), self.after_norm.coords)
+        return replace(self, last=last, after_norm=normed, every=tuple(every))

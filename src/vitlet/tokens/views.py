@@ -1,0 +1,74 @@
+"""What the network looks at: images, and where each place of them came from.
+
+A view is a choice of a term, not of a task: it moves pixels and coordinates together, and the task never knows.
+Terms with equal views share one forward pass; the classifier and most tasks share the plain view. A maker draws from
+torch's global generator, which the training loop seeds at every step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from torch import Tensor
+
+from vitlet.tokens.geometry import grid_coords
+
+
+@dataclass(frozen=True)
+class View:
+    """Images ``(B, channels, height, width)`` as the network sees them."""
+
+    images: Tensor
+
+    def coords(self, height: int, width: int) -> Tensor:
+        """Coordinates of a ``height x width`` grid of tokens over this view: ``(B, N, 2)``, or ``(1, N, 2)``."""
+        return grid_coords(height, width, device=self.images.device)[None]
+
+    def after(self, earlier: View) -> View:
+        """This view, made of an earlier view's images: here nothing moved, so every place is the earlier view's."""
+        return replace(earlier, images=self.images)
+
+
+class ViewMaker(Protocol):
+    """Makes a view of a batch; equal makers share one forward pass, so a maker is a frozen dataclass.
+
+    A maker may have a method ``settled``: what to look at in evaluation, where nothing is left to chance.
+    """
+
+    def __call__(self, images: Tensor) -> View: ...
+
+    def __hash__(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class PlainView:
+    """The images as they are."""
+
+    def __call__(self, images: Tensor) -> View:
+        return View(images)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Several views, each made of the one before."""
+
+    makers: tuple[ViewMaker, ...]
+
+    def __call__(self, images: Tensor) -> View:
+        view = View(images)
+        for maker in self.makers:
+            view = maker(view.images).after(view)
+        return view
+
+    def settled(self) -> ViewMaker:
+        """The same chain for evaluation; a link that does nothing there is left out."""
+        quiet = [settled(maker) for maker in self.makers]
+        left = tuple(maker for maker in quiet if maker != PlainView())
+        return left[0] if len(left) == 1 else Chain(left) if left else PlainView()
+
+
+def settled(maker: ViewMaker) -> ViewMaker:
+    """What an evaluation looks at: the maker's quiet form if it has one, otherwise the maker itself."""
+    quiet = getattr(maker, "settled", None)
+    return quiet() if quiet is not None else maker

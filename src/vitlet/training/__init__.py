@@ -1,0 +1,1 @@
+"""Training: the job, the loop, and everything that they write into a run folder."""

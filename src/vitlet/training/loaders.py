@@ -1,0 +1,68 @@
+"""The training batches of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from vitlet.data.augment import Augment
+from vitlet.data.loading import EpochOrder, TrainingSet, training_loader
+from vitlet.data.shards import ShardBatches, ShardStream
+from vitlet.errors import VitletError
+from vitlet.training.classifier import Prepared
+from vitlet.training.distributed import World
+from vitlet.training.inputs import make_recipe
+
+Batches = tuple[EpochOrder | ShardBatches, Any]
+
+
+def training_batches(prepared: Prepared, world: World) -> Batches:
+    """What is to be told the epoch and the step to start at, and the batches themselves."""
+    config, images = prepared.config, prepared.dataset.train
+    parts, own = world.size * config.grad_accum_steps, config.grad_accum_steps
+    if config.batch_size % parts:
+        raise VitletError(
+            f"batch_size is {config.batch_size}, which {world.size} processes x {own} parts (grad_accum_steps) do not"
+            " divide; make it a multiple."
+        )
+    mine = range(world.rank * own, (world.rank + 1) * own)
+    augment = Augment(make_recipe(config), prepared.preprocess)
+    workers, device = config.workers or 0, str(prepared.device)
+    if isinstance(images, ShardStream):
+        stream = ShardBatches(
+            images,
+            augment,
+            classes=len(prepared.dataset.classes),
+            channels=config.in_chans,
+            batch_size=config.batch_size,
+            seed=config.seed,
+            parts=parts,
+            mine=mine,
+        )
+        return stream, PlainErrors(stream.loader(workers=workers, device=device))
+    order = EpochOrder(
+        images.labels,
+        batch_size=config.batch_size,
+        seed=config.seed,
+        balanced=config.balance == "sampler",
+        parts=parts,
+        mine=mine,
+    )
+    training = TrainingSet(images, augment, channels=config.in_chans, seed=config.seed)
+    return order, PlainErrors(training_loader(training, order, workers=workers, device=device))
+
+
+class PlainErrors:
+    """Batches whose errors read the same whether a loading process or this one met them."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self.loader
+        except VitletError as problem:
+            last = str(problem).strip().splitlines()[-1]
+            error = VitletError(last.removeprefix(f"{VitletError.__module__}.VitletError: "))
+            error.everywhere = False
+            raise error from problem

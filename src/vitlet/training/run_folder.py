@@ -1,0 +1,280 @@
+"""A run's folder: what it holds, how it is written without ever being half written, who may write it.
+
+==================  ==============================================================
+config.yaml         every setting, resolved; ``vitlet train -c`` starts the same run again
+metrics.jsonl/.csv  one row per epoch
+events.*            the same for TensorBoard
+last/ best/         weights in the layout of ``timm.create_model("local-dir:...")``
+checkpoints/        all it takes to continue as if nothing had happened; see `vitlet.training.checkpoint`
+result.json         final numbers; once it is there, the run is finished
+==================  ==============================================================
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+from filelock import FileLock, Timeout
+
+from vitlet.config import RunConfig
+from vitlet.errors import VitletError, first_line
+from vitlet.training.files import sync
+from vitlet.training.trackers import Tracker
+
+Config = TypeVar("Config", bound=RunConfig)
+
+OWN = (
+    *("config.yaml", "metrics.jsonl", "metrics.csv", "events.*", "last", "best", "checkpoints", "result.json"),
+    *(".*.tmp", ".DS_Store", "not_finite.json", "curves.png", "calibration.json", "export", "report.html", "wandb"),
+)
+"""What runs and the commands on them leave in a run's folder."""
+
+
+class RunFolder:
+    """The folder of one run, locked while it is written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = FileLock(path.with_name(path.name + ".lock"), timeout=0)
+        self.trackers: list[Tracker] = []
+
+    @staticmethod
+    def create(config: RunConfig) -> RunFolder:
+        """A new folder, or an emptied one if the user asked for that; resolved settings written first."""
+        path = Path(config.output) if config.output else next_free(Path("runs"), config)
+        path = path if path.name else path.absolute()
+        if path.exists() and not path.is_dir():
+            raise VitletError(f"{path} is a file; --output needs to be a folder.")
+        occupied = path.is_dir() and any(not _is_temporary(inside) for inside in path.iterdir())
+        if occupied and not (path / "config.yaml").is_file():
+            raise VitletError(f"{path} holds other files and is not a run; choose another --output.")
+        if occupied and not config.overwrite:
+            raise VitletError(
+                f"the run folder {path} already exists. Choose another --output, continue it with --resume {path},"
+                " or replace it with --overwrite."
+            )
+        if occupied:
+            _require_only_a_run(path)
+        run = RunFolder(path)
+        run.acquire()
+        aside = path.with_name(f".{path.name}.old")
+        shutil.rmtree(aside, ignore_errors=True)
+        if occupied:
+            path.rename(aside)  # in one step: a folder that is half deleted would not be known as a run
+            shutil.rmtree(aside)
+        path.mkdir(parents=True, exist_ok=True)
+        run.write_text("config.yaml", config.dump())
+        return run
+
+    @staticmethod
+    def reopen(path: Path) -> RunFolder:
+        """An existing run, to be continued."""
+        run = RunFolder(path)
+        run.acquire()
+        return run
+
+    def acquire(self) -> None:
+        """Take the folder, or say that another process has it."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire()
+        except Timeout:
+            raise VitletError(
+                f"the run folder {self.path} is in use by another process; choose another --output."
+            ) from None
+        except OSError as problem:
+            raise VitletError(
+                f"cannot write in {self.path.parent}: {problem.strerror}. Choose another --output."
+            ) from problem
+
+    def close(self) -> None:
+        """Give the folder back."""
+        for tracker in self.trackers:
+            tracker.close()
+        Path(self._lock.lock_file).unlink(missing_ok=True)  # before it is free: another process may take it at once
+        self._lock.release()
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a small file whole or not at all."""
+        self.write(name, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+    def write(self, name: str, save: Callable[[Path], object]) -> None:
+        """Let ``save`` write beside the file, sync, then put it in place in one step."""
+        target = self.path / name
+        temporary = target.with_name(f".{target.name}.tmp")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            save(temporary)
+            sync(temporary)
+            temporary.replace(target)
+            sync(target.parent)
+        except VitletError:
+            raise
+        except Exception as problem:  # every library has its own name for a full disk
+            temporary.unlink(missing_ok=True)
+            raise VitletError(
+                f"cannot write {target}: {first_line(problem)}. What was saved before is intact: make room, then"
+                f" continue with --resume {self.path}."
+            ) from problem
+
+    def write_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write the rows of all epochs as JSON lines and CSV."""
+        self.write_text("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        self.write("metrics.csv", lambda path: _write_csv(path, rows))
+
+    def log(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """After an epoch: write all rows, and hand the last one to TensorBoard and the other trackers."""
+        self.write_rows(rows)
+        numbers = {key: value for key, value in rows[-1].items() if isinstance(value, (int, float))}
+        for tracker in self.trackers:
+            tracker.log(numbers, int(rows[-1]["epoch"]))
+
+
+def _is_temporary(path: Path) -> bool:
+    """Whether this is a file that `RunFolder.write` did not finish."""
+    return path.name.startswith(".") and path.name.endswith(".tmp")
+
+
+def _require_only_a_run(path: Path) -> None:
+    """Refuse to empty a folder that holds anything but a run."""
+    try:
+        described = RunConfig.read(path / "config.yaml").keys() >= {"data", "epochs", "seed"}
+    except VitletError:
+        described = False
+    if not described:
+        raise VitletError(f"{path} holds other files and is not a run; choose another --output.")
+    strangers = sorted(each.name for each in path.iterdir() if not any(each.match(name) for name in OWN))
+    if strangers:
+        raise VitletError(
+            f"{path} holds {strangers[0]!r}, which no run has written; --overwrite would delete it. Move it away, or"
+            " choose another --output."
+        )
+
+
+def differing(path: Path, given: Mapping[str, Any], kind: type[RunConfig] = RunConfig) -> list[str]:
+    """The settings among these that a run's own contradict, in words; those free to change do not count."""
+    stored = read_config(path, kind).to_dict()
+    return differences(stored, kind.from_dict({**stored, **given}).to_dict(), kind)
+
+
+def differences(
+    stored: Mapping[str, Any], asked: Mapping[str, Any], kind: type[RunConfig], owner: str = "the run"
+) -> list[str]:
+    """Where two sets of settings differ, in words, but for those that are free to change."""
+    free = {item.name for item in kind.settings() if item.metadata["free"]}
+    return [
+        f"{key} {asked.get(key)!r} ({owner} has {stored.get(key)!r})"
+        for key in sorted(stored.keys() | asked.keys())
+        if key not in free and asked.get(key) != stored.get(key)
+    ]
+
+
+def continued(path: Path, given: Mapping[str, Any], kind: type[Config]) -> Config:
+    """The settings of a run that is to be continued; settings given anew must agree, except those free to change."""
+    different = differing(path, given, kind)
+    if different:
+        raise VitletError(
+            f"cannot continue {path} with other settings: {'; '.join(different)}. Leave them out, or start another run."
+        )
+    config = kind.from_dict({**read_config(path, kind).to_dict(), **given})
+    return replace(config, output=str(path), resume=str(path), overwrite=False)
+
+
+def resumed(config: Config, given: Mapping[str, Any]) -> Config:
+    """The settings of the run that ``config.resume`` means; of a new one if --output, given with ``auto``, is none yet.
+
+    ``auto`` alone stays as it is: which run it means is known once no setting is open, see `find_unfinished`.
+    """
+    assert config.resume is not None
+    if config.overwrite:
+        raise VitletError("--resume continues a run, --overwrite empties it; leave one of them out.")
+    path = Path(config.resume)
+    if config.resume == "auto":
+        if config.output is None:
+            return config
+        path = Path(config.output)
+        if not (path / "config.yaml").is_file():
+            return replace(config, resume=None)
+    if config.output is not None and Path(config.output) != path:
+        raise VitletError(f"--resume {path} goes on in its own folder; leave out --output {config.output}.")
+    given = {key: value for key, value in given.items() if key not in ("resume", "output", "overwrite")}
+    return continued(path, given, type(config))
+
+
+def find_unfinished(config: RunConfig) -> Path | None:
+    """The newest run under ``runs/`` of these very settings, none of them open, that has not come to its end."""
+    found = [path.parent for path in Path("runs").glob(f"{run_name(config)}-*/config.yaml")]
+    for path in sorted(found, key=lambda run: (run / "config.yaml").stat().st_mtime, reverse=True):
+        try:
+            stored = read_config(path, type(config)).to_dict()
+            if not (path / "result.json").is_file() and not differences(stored, config.to_dict(), type(config)):
+                return path
+        except VitletError:  # settings of another version: not this command's run
+            continue
+    return None
+
+
+def run_name(config: RunConfig) -> str:
+    """DATA-MODEL, in letters that any file system takes."""
+    data = "".join(c if c.isalnum() or c in "-_" else "_" for c in Path(config.data).name) or "data"
+    return f"{data}-{config.network}"
+
+
+def next_free(root: Path, config: RunConfig) -> Path:
+    """``runs/DATA-MODEL-1`` and so on, the first number that is free."""
+    number = 1
+    while (root / f"{run_name(config)}-{number}").exists():
+        number += 1
+    return root / f"{run_name(config)}-{number}"
+
+
+@overload
+def read_config(path: Path) -> RunConfig: ...
+
+
+@overload
+def read_config(path: Path, kind: type[Config]) -> Config: ...
+
+
+def read_config(path: Path, kind: type[RunConfig] = RunConfig) -> RunConfig:
+    """The settings of a run folder, which has to be of this kind."""
+    if not path.is_dir():
+        raise VitletError(f"no such run folder: {path}.")
+    if not (path / "config.yaml").is_file():
+        raise VitletError(f"{path} is not a run folder: it holds no config.yaml. `vitlet train` makes run folders.")
+    return kind.from_dict(kind.read(path / "config.yaml"), source=str(path / "config.yaml"))
+
+
+def run_weights(path: Path) -> Path:
+    """The weights that stand for a run: the best of a supervised one, the last of pre-training; or a file itself."""
+    if path.suffix == ".safetensors" and path.is_file():
+        return path
+    if (path / "model.safetensors").is_file():  # a folder in timm's layout
+        return path / "model.safetensors"
+    config = read_config(path)
+    for folder in ("last", "best") if config.pretrain else ("best", "last"):
+        if (path / folder / "model.safetensors").is_file():
+            return path / folder / "model.safetensors"
+    raise VitletError(f"the run {path} has no weights yet: it has not finished its first epoch.")
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a run's ``metrics.jsonl``."""
+    file = path / "metrics.jsonl"
+    if not file.is_file():
+        return []
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,0 +1,68 @@
+"""A backbone with a head for dense predictions: as something to train, and as something to use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from vitlet.backbones import Backbone
+from vitlet.objective import Objective, Outcome, Term
+from vitlet.tokens.features import Features, Needs
+from vitlet.tokens.views import PlainView
+
+GRIDS = Needs(every_grid=True)
+
+
+class DenseHead(Protocol):
+    """What stands on the backbone; an ``nn.Module``."""
+
+    def losses(self, features: Features, targets: Any) -> dict[str, Tensor]:
+        """The losses of a batch by name."""
+        ...
+
+    def predict(self, features: Features, sizes: Sequence[tuple[int, int]]) -> Any:
+        """What is found in each image; ``sizes`` are theirs before they were padded to one size."""
+        ...
+
+
+class TransferObjective(Objective):
+    """Main losses of a head on the backbone's grids, tasks beside them on the same forward pass.
+
+    Args:
+        backbone: a `Backbone` that gives every grid.
+        head: a module with the methods of `DenseHead`.
+        terms: the weighted tasks.
+    """
+
+    main_needs = GRIDS
+
+    def __init__(self, backbone: Backbone, head: nn.Module, terms: Sequence[Term] = ()) -> None:
+        super().__init__(backbone, terms)
+        self.head = head
+
+    def forward(
+        self, images: Tensor, labels: Any = None, weights: Mapping[str, float | Tensor] | None = None
+    ) -> Outcome:
+        """One step's losses; no logits, which nothing reads: DDP would wait for gradients through them."""
+        return replace(super().forward(images, labels, weights), logits=None)
+
+    def main(self, features: Features, labels: Any) -> dict[str, Tensor]:
+        """The losses of the head."""
+        head: DenseHead = self.head  # type: ignore[assignment]
+        return head.losses(features, labels)
+
+
+class Network(nn.Module):
+    """The backbone and its head without anything that only training needs; this is what is exported."""
+
+    def __init__(self, backbone: Backbone, head: nn.Module) -> None:
+        super().__init__()
+        self.backbone, self.head = backbone, head
+
+    def forward(self, images: Tensor, sizes: Sequence[tuple[int, int]]) -> Any:
+        """Predictions for a batch of padded images."""
+        head: DenseHead = self.head  # type: ignore[assignment]
+        return head.predict(self.backbone(PlainView()(images), GRIDS), sizes)

@@ -1,0 +1,109 @@
+"""Images with masks, as a segmenter takes them: rescaled, cropped, flipped and recoloured for training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional as V
+
+from vitlet.data.decode import read_image
+from vitlet.data.preprocess import Preprocess
+from vitlet.transfer.common.pyramid import pad_to
+from vitlet.transfer.segmentation.masks import IGNORED, MaskedData, MaskedImage
+from vitlet.transfer.segmentation.settings import SegmentConfig
+
+
+@dataclass(frozen=True)
+class Cropping:
+    """How training changes an image.
+
+    Attributes:
+        size: of the crops.
+        base: shorter side at scale 1.
+        scales: smallest and largest factor.
+        hflip: probability of a flip.
+        photometric: whether colours change.
+        normalize: from pixels to what the network expects.
+    """
+
+    size: tuple[int, int]
+    base: int
+    scales: tuple[float, float]
+    hflip: float
+    photometric: bool
+    normalize: Preprocess
+
+    def __call__(self, pixels: Tensor, mask: Tensor, keys: Sequence[float]) -> tuple[Tensor, Tensor]:
+        """uint8 ``(3, h, w)`` and classes ``(h, w)`` -> a crop of both; ``keys`` in [0, 1) decide everything random."""
+        factor = self.scales[0] + (self.scales[1] - self.scales[0]) * keys[0]
+        size = scaled_size(pixels.shape[1], pixels.shape[2], self.base * factor)
+        pixels = V.resize(pixels, list(size), antialias=True)
+        mask = V.resize(mask[None], list(size), InterpolationMode.NEAREST)[0]
+        top, left = (int(key * (max(0, size[side] - self.size[side]) + 1)) for side, key in enumerate(keys[1:3]))
+        pixels = pixels[:, top : top + self.size[0], left : left + self.size[1]]
+        mask = mask[top : top + self.size[0], left : left + self.size[1]]
+        if keys[3] < self.hflip:
+            pixels, mask = pixels.flip(-1), mask.flip(-1)
+        if self.photometric:
+            pixels = recoloured(pixels, keys[4:])
+        image = self.normalize.normalize(pixels)
+        return pad_to(image, self.size), pad_to(mask, self.size, IGNORED)
+
+
+def scaled_size(height: int, width: int, short: float) -> tuple[int, int]:
+    """Height and width with this shorter side."""
+    factor = short / min(height, width)
+    return max(1, round(height * factor)), max(1, round(width * factor))
+
+
+def recoloured(pixels: Tensor, keys: Sequence[float]) -> Tensor:
+    """Brightness, contrast, saturation and hue, each changed half of the time; contrast first or last."""
+
+    def between(low: float, high: float, key: float) -> float:
+        return low + (high - low) * key
+
+    changes: list[Callable[[Tensor], Tensor]] = [
+        lambda image: V.adjust_contrast(image, between(0.5, 1.5, keys[3])),
+        lambda image: V.adjust_saturation(image, between(0.5, 1.5, keys[5])),
+        lambda image: V.adjust_hue(image, between(-0.1, 0.1, keys[7])),
+    ]
+    chosen = [change for change, key in zip(changes, (keys[2], keys[4], keys[6]), strict=True) if key < 0.5]
+    if keys[8] < 0.5 and keys[2] < 0.5:
+        chosen = [*chosen[1:], chosen[0]]
+    if keys[0] < 0.5:
+        pixels = (pixels.float() + between(-32.0, 32.0, keys[1])).clamp(0, 255).to(torch.uint8)
+    for change in chosen:
+        pixels = change(pixels)
+    return pixels
+
+
+class SegmentationSamples:
+    """Training images by index."""
+
+    KEYS = 13
+
+    def __init__(self, data: MaskedData, pairs: Sequence[MaskedImage], cropping: Cropping) -> None:
+        self.data, self.pairs, self.cropping = data, pairs, cropping
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def augmented(self, index: int, keys: Sequence[float]) -> tuple[Tensor, Tensor]:
+        """A crop and its classes."""
+        pair = self.pairs[index]
+        return self.cropping(read_image(pair.image, 3), self.data.read(pair), keys)
+
+
+def collate(images: list[Tensor], masks: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """A training batch."""
+    return torch.stack(images), torch.stack(masks)
+
+
+def make_cropping(config: SegmentConfig, normalize: Preprocess) -> Cropping:
+    """As the settings say."""
+    scales = (config.rescale_min, config.rescale_max)
+    return Cropping(config.crop_size, config.base, scales, config.hflip or 0.0, config.photometric, normalize)
