@@ -21,9 +21,9 @@ from statistics import median
 import timm
 import torch
 import torch.nn.functional as F
-from timing import PeakMemory, Report, cpu_ms
 from torch import Tensor, nn
 
+from timing import PeakMemory, Report, cpu_ms
 from vitlet.backbones.tap_attention import EXPLICIT_TOKENS, Tap, listening
 from vitlet.tasks.attention_distance import AttentionDistance, linear_penalty
 from vitlet.tasks.attention_similarity import AttentionSimilarity

@@ -18,12 +18,12 @@ from typing import Any
 
 import timm
 import torch
-from models import header
 from timm.models import model_entrypoint
 from torch import Tensor
 
 import vitlet
 import vitlet.models
+from models import header
 from vitlet.tokens.attention import AttentionMap
 from vitlet.tokens.features import Needs
 from vitlet.tokens.views import View

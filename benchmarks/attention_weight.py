@@ -16,9 +16,9 @@ from pathlib import Path
 import timm
 import torch
 from sklearn.datasets import load_digits
-from timing import Report, interval
 
 import vitlet
+from timing import Report, interval
 from vitlet.tasks.task import Task
 
 WEIGHTS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)

@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from timing import Report, interval
 
+from timing import Report, interval
 from vitlet.cli.demo import digits_config
 from vitlet.config import TaskConfig
 from vitlet.training.loop import train

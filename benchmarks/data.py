@@ -20,10 +20,10 @@ import timm
 import torch
 from PIL import Image
 from sklearn.datasets import load_sample_images
-from timing import Report, cpu_ms
 from timm.data import create_transform
 
 import vitlet
+from timing import Report, cpu_ms
 from vitlet.data.augment import Augment, Recipe
 from vitlet.data.images import Files
 from vitlet.data.loading import TrainingSet

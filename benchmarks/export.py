@@ -18,9 +18,9 @@ from typing import Any
 
 import timm
 import torch
-from timing import Report, cpu_ms
 
 import vitlet  # noqa: F401  registers the small networks
+from timing import Report, cpu_ms
 from vitlet.inference.export import _write_program
 from vitlet.inference.exported import Exported, load_network
 from vitlet.inference.predict import Predictor

@@ -31,8 +31,8 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 from sklearn.datasets import load_digits
-from timing import Report
 
+from timing import Report
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.errors import VitletError
 from vitlet.training import loop as engine

@@ -13,8 +13,8 @@ import argparse
 from pathlib import Path
 
 import torch
-from timing import Report, interval
 
+from timing import Report, interval
 from vitlet.analysis.probes import ProbeResult, probe
 from vitlet.config import RunConfig
 from vitlet.training.loop import train

@@ -23,13 +23,13 @@ import numpy as np
 import timm
 import torch
 from PIL import Image
-from timing import Report
 from timm.data import Mixup, create_loader
 from timm.data.dataset import ImageDataset
 from timm.loss import SoftTargetCrossEntropy
 from timm.optim import create_optimizer_v2
 from timm.scheduler import CosineLRScheduler
 
+from timing import Report
 from vitlet.config import RunConfig
 from vitlet.training.classifier import prepare
 from vitlet.training.distributed import World

@@ -21,9 +21,9 @@ from pathlib import Path
 import timm
 import torch
 from safetensors.torch import save_file
-from timing import interval, processor, run
 from torchvision.transforms.functional import to_pil_image
 
+from timing import interval, processor, run
 from vitlet import RunConfig
 from vitlet.data.sources import load_dataset
 from vitlet.training.inputs import data_request

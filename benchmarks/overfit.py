@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from timing import processor
 
 BACKBONE, EPOCHS, COPIES, WANTED = "swin_for_96px", 8, 10, 80.0

@@ -30,9 +30,9 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from timing import PeakMemory, Report
 from torch import nn
 
+from timing import PeakMemory, Report
 from vitlet.config import RunConfig
 from vitlet.experiments.planning.devices import DEVICES, EFFICIENCY, Roofline
 from vitlet.experiments.planning.plan import Machine, plan, predict

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from timing import Report
-
 from vitlet.config import RunConfig
 from vitlet.data.named import OFFICIAL
 from vitlet.errors import VitletError

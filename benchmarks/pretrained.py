@@ -17,8 +17,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import torch
-from timing import Report
 
+from timing import Report
 from vitlet.data.loading import EvaluationSet, evaluation_loader
 from vitlet.data.preprocess import Preprocess
 from vitlet.data.store import Fit, Lazy

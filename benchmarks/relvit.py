@@ -19,11 +19,11 @@ from statistics import median
 import timm
 import torch
 import torch.nn.functional as F
-from timing import Report, cpu_ms
 from timm.models.swin_transformer import SwinTransformer
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
+from timing import Report, cpu_ms
 from vitlet.backbones import TimmBackbone
 from vitlet.tasks.angle import Angle
 from vitlet.tasks.distance import Distance

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from loop import VIT, write_images
 from timing import Report
-
 from vitlet.training.run_folder import read_rows
 
 NETWORKS = {

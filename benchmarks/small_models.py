@@ -17,9 +17,9 @@ from pathlib import Path
 import timm
 import torch
 import torch.nn.functional as F
-from timing import cpu_ms, processor
 
 import vitlet.models
+from timing import cpu_ms, processor
 from vitlet.models.small_list import SPEEDS, small_models
 
 BATCH, STEPS = 32, 5

@@ -19,6 +19,7 @@ from datetime import date
 from pathlib import Path
 
 import torch
+
 from timing import interval, processor, run
 
 MODEL = "swin_tiny_patch4_window7_224"

@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from timing import Report
 from torch import nn
 
+from timing import Report
 from vitlet.transfer.common.backbone import build
 from vitlet.transfer.common.pyramid import Levels
 from vitlet.transfer.detection.detector import DetectionHead

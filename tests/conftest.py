@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
-from sklearn.datasets import load_digits
+
+from builders.digits import write_digits
 
 torch.set_num_threads(1)
 
@@ -24,19 +23,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
-
-
-def write_digits(root: Path, *, classes: int = 3, per_class: int = 8, size: int = 16, skip: int = 0) -> Path:
-    """Class folders of real scans of digits as RGB PNG files."""
-    digits = load_digits()
-    for label in range(classes):
-        folder = root / f"digit {label}"
-        folder.mkdir(parents=True)
-        scans = digits.images[digits.target == label][skip : skip + per_class]
-        for number, scan in enumerate(scans):
-            pixels = np.clip(scan * 16, 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).convert("RGB").resize((size, size)).save(folder / f"{number:03d}.png")
-    return root
 
 
 @pytest.fixture

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from pathlib import Path
 
 import pytest
 
 import vitlet
+from builders import ROOT
 
-ROOT = Path(__file__).parent.parent
 PUBLIC = [
     "Angle",
     "Attached",

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = {path.stem: path for path in sorted((Path(__file__).parent.parent / "examples").glob("*.py"))}
+from builders import ROOT
+
+EXAMPLES = {path.stem: path for path in sorted((ROOT / "examples").glob("*.py"))}
 TRAINERS = {
     "fastai_callback": "fastai",
     "hugging_face_trainer": "accelerate",

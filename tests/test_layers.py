@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from builders import ROOT
+
 PACKAGE = ROOT / "src" / "vitlet"
 MOST_FILES = 12
 MOST_LINES = 15

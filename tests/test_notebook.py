@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-NOTEBOOK = Path(__file__).parent.parent / "examples" / "compare.ipynb"
+from builders import ROOT
+
+NOTEBOOK = ROOT / "examples" / "compare.ipynb"
 
 
 @pytest.mark.heavy

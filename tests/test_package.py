@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from builders import ROOT
+
 UV = Path(sys.executable).with_name("uv")
 DEMO = "--model vit_tiny_patch16_224 --img-size 8 --in-chans 1 --hflip 0 -j 0 --epochs 2 --task drloc --task jigsaw"
 

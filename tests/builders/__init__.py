@@ -1,0 +1,5 @@
+"""Small real data, networks and runs that tests share."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
