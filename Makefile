@@ -3,28 +3,21 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: demo test test-readme test-pages test-all browser lint types models faults bench site package lock clean
+.PHONY: demo test units test-all browser lint types models faults bench site package lock clean
 
 demo: $(INSTALLED)
 	$(BIN)/vitlet train
 
-# Two at a time, the longest first.
+# Tests in two processes, beside the linters.
 test: $(INSTALLED)
-	$(MAKE) --no-print-directory -j2 test-pages test-readme types lint test-files-a-d test-files-e-p test-files-q-z
+	$(MAKE) --no-print-directory -j2 units lint types
 
-PAGES := tests/test_docs.py tests/test_examples.py
-test-readme: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not heavy" tests/test_docs.py -k README
-
-test-pages: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not heavy" $(PAGES) -k "not README"
-
-test-files-%: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not heavy" $(filter-out $(PAGES),$(wildcard tests/test_[$*]*.py))
+units: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not heavy" -n 2 --dist loadgroup
 
 # What takes longer, or needs more: torchrun's agents, restarts, compilation, other people's trainers and trackers.
 # A process for each file, two at a time: some libraries leave threads behind that a later fork would not survive.
-HEAVY := $(shell grep -l "mark.heavy" tests/test_*.py)
+HEAVY := $(shell grep -rl --include="test_*.py" "mark.heavy" tests)
 test-all: $(INSTALLED)-all browser
 	printf '%s\n' $(HEAVY) | xargs -P 2 -n 1 $(BIN)/python -m pytest -m heavy
 

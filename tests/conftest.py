@@ -15,9 +15,18 @@ from builders.digits import write_digits
 torch.set_num_threads(1)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What compiles comes last: compiled code leaves threads behind, and tests of several processes fork."""
-    items.sort(key=lambda item: "compile" in item.name)
+    """Order the tests, and keep a file's tests in one process so that they share its fixtures; pages go one by one.
+
+    What forks comes first, what compiles last: compiled code leaves threads behind that a fork would not survive.
+    """
+    items.sort(
+        key=lambda item: ("compile" in item.name, "test_docs" not in item.nodeid, "/training/" not in item.nodeid)
+    )
+    for item in items:
+        alone = "test_docs" in item.nodeid
+        item.add_marker(pytest.mark.xdist_group(item.name if alone else item.path.stem))
 
 
 @pytest.fixture(autouse=True)
