@@ -6,6 +6,8 @@ import difflib
 import os
 import sys
 from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
 
 
 class VitletError(Exception):
@@ -52,6 +54,20 @@ def first_line(problem: Exception) -> str:
     """What another library complained of, short enough for a sentence."""
     lines = [line for line in str(problem).strip().splitlines() if line.strip()]
     return (lines[0] if lines else type(problem).__name__).rstrip(".")
+
+
+def require_extra(module: str, extra: str, what: str) -> Any:
+    """Import a module of an optional dependency, or raise an error that names the extra to install.
+
+    Args:
+        module: to import, such as ``ray``.
+        extra: of vitlet that brings it.
+        what: needs it, as the beginning of a sentence: "--engine ray", "reading Parquet".
+    """
+    try:
+        return import_module(module)
+    except ImportError as problem:
+        raise VitletError(f"{what} needs {module.partition('.')[0]}: pip install 'vitlet[{extra}]'.") from problem
 
 
 def fail(problem: VitletError) -> int:

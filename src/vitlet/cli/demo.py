@@ -7,8 +7,9 @@ from pathlib import Path
 
 import torch
 
-from vitlet.cli.summary import demo_table, plot_curves, say
+from vitlet.cli.summary import demo_table, say
 from vitlet.config import RunConfig, TaskConfig
+from vitlet.pictures import plot_curves
 from vitlet.training.evaluate import Scores
 from vitlet.training.finish import RunResult
 from vitlet.training.loop import train
