@@ -38,6 +38,7 @@ from vitlet.errors import VitletError
 from vitlet.training import loop as engine
 from vitlet.training.checkpoint import Checkpoints
 from vitlet.training.run_folder import read_rows
+from vitlet.training.saver import Saver
 from vitlet.training.signals import LAUNCHER
 from vitlet.training.state import State
 
@@ -137,12 +138,12 @@ class Watch:
     def install(self) -> None:
         """Watch the loop of this process."""
         engine.Trainer._step = self.during("step", engine.Trainer._step)  # type: ignore[method-assign]
-        engine.Trainer._write_weights = self.during("save", engine.Trainer._write_weights)  # type: ignore[method-assign]
+        Saver._write_weights = self.during("save", Saver._write_weights)  # type: ignore[method-assign]
         State.write = self.during("save", State.write)  # type: ignore[method-assign]
         Checkpoints.finish = self.during("save", Checkpoints.finish)  # type: ignore[method-assign]
         Path.rename = self.during("rename", Path.rename)  # type: ignore[method-assign]
         Path.replace = self.during("rename", Path.replace)  # type: ignore[method-assign]
-        engine.evaluate = self.during("evaluation", engine.evaluate)
+        engine.Trainer._validate = self.during("evaluation", engine.Trainer._validate)  # type: ignore[method-assign]
         engine.finish = self.during("evaluation", engine.finish)  # type: ignore[attr-defined]
 
 

@@ -31,9 +31,8 @@ from timm.scheduler import CosineLRScheduler
 
 from timing import Report
 from vitlet.config import RunConfig
-from vitlet.training.classifier import prepare
 from vitlet.training.distributed import World
-from vitlet.training.loaders import training_batches
+from vitlet.training.jobs import build_job
 from vitlet.training.loop import Trainer
 from vitlet.training.run_folder import RunFolder
 from vitlet.training.trackers import open_trackers
@@ -142,8 +141,8 @@ def ours(data: Path, output: Path, epochs: int, amp: bool, clock: Clock) -> tupl
         workers=0,
         output=str(output),
     )
-    prepared, world = prepare(config), World()
-    order, loader = training_batches(prepared, world)
+    prepared, world = build_job(config), World()
+    order, loader = prepared.batches(world)
     folder = RunFolder.create(replace(prepared.config, output=str(output)))
     folder.trackers = open_trackers(prepared.config, folder.path, 0)
     trainer = Trainer(prepared, (order, Timed(loader, clock)), folder.path, folder, world, "loop")

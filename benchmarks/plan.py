@@ -40,7 +40,7 @@ from vitlet.experiments.planning.request import PlanRequest
 from vitlet.experiments.planning.step import count_step, plan_objective
 from vitlet.experiments.planning.supply import Supply
 from vitlet.experiments.planning.workouts import exercise, workouts
-from vitlet.training.classifier import make_autocast, make_optimizer
+from vitlet.training.optim import make_autocast, make_optimizer
 
 MEDIAN, WORST = 25.0, 50.0
 """Bars, in percent."""

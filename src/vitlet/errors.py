@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import os
 import sys
 from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
+
+from vitlet.processes import this_process
 
 
 class VitletError(Exception):
@@ -72,9 +73,9 @@ def require_extra(module: str, extra: str, what: str) -> Any:
 
 def fail(problem: VitletError) -> int:
     """Print the sentence, unless another process of the same run does; the exit code."""
-    rank = os.environ.get("RANK", "0")
-    if rank == "0":
+    process = this_process()
+    if process.first:
         print(f"vitlet: {problem}", file=sys.stderr)
     elif not problem.everywhere:
-        print(f"vitlet, process {rank}: {problem}", file=sys.stderr)
+        print(f"vitlet, process {process.rank}: {problem}", file=sys.stderr)
     return problem.code

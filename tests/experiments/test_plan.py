@@ -22,7 +22,7 @@ from vitlet.experiments.planning.request import PlanRequest
 from vitlet.experiments.planning.step import StepCount, count_step, plan_objective, without_content
 from vitlet.experiments.planning.supply import Supply, find_supply
 from vitlet.experiments.planning.workouts import workouts
-from vitlet.training.classifier import make_optimizer
+from vitlet.training.optim import make_optimizer
 
 SMALL = {"patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 2}
 CONFIG = RunConfig(model="vit_tiny_patch16_224", model_kwargs=SMALL, img_size=(16, 16), batch_size=8, epochs=10)

@@ -19,7 +19,8 @@ from vitlet.data.images import Arrays, Dataset
 from vitlet.data.named.official import OFFICIAL
 from vitlet.errors import VitletError
 from vitlet.experiments.recipes import TABLES, Recipe, all_recipes, find_recipe, recipes_of
-from vitlet.training.classifier import make_optimizer, prepare
+from vitlet.training.jobs import build_job
+from vitlet.training.optim import make_optimizer
 
 RECIPES = all_recipes()
 
@@ -163,7 +164,7 @@ def test_two_real_steps_at_full_size(config: RunConfig, tmp_path: Path) -> None:
     dataset = Dataset(names, images, None, None, "random pixels")
     # weights of the hub cannot be had offline; precision and processes are those of this machine
     here = replace(config, pretrained=False, amp=False, batch_size=2, device="cpu", workers=0)
-    prepared = prepare(here, dataset)
+    prepared = build_job(here, dataset)
     optimizer = make_optimizer(prepared.objective, prepared.config)
     prepared.objective.train()
     before = [parameter.detach().clone() for parameter in prepared.objective.parameters()]

@@ -23,7 +23,8 @@ from builders.runs import VIT, config
 from vitlet.cli import main
 from vitlet.errors import VitletError
 from vitlet.models.initialise import load_weights
-from vitlet.training.classifier import find_weights, prepare
+from vitlet.training.build import find_weights
+from vitlet.training.jobs import build_job
 from vitlet.training.loop import train
 
 SWIN = {"patch_size": 2, "embed_dim": 12, "depths": (1, 1), "num_heads": (1, 2)}
@@ -84,9 +85,9 @@ def test_folders(folder: Path, tmp_path: Path) -> None:
     saved(source, tmp_path / "older" / "pytorch_model.bin")
     train(config(folder, tmp_path / "run", epochs=1))
     for place in ("exported", "older"):
-        assert same(prepare(config(folder, tmp_path / "x", init=str(tmp_path / place))).model, source)
+        assert same(build_job(config(folder, tmp_path / "x", init=str(tmp_path / place))).model, source)
     trained = timm.create_model(f"local-dir:{tmp_path / 'run' / 'best'}", pretrained=True)
-    prepared = prepare(config(folder, tmp_path / "x", init=str(tmp_path / "run")))
+    prepared = build_job(config(folder, tmp_path / "x", init=str(tmp_path / "run")))
     assert same(prepared.model, trained)  # positions too: they were learned
     assert "2 fresh (head.weight, head.bias)" in prepared.notes[0]
 

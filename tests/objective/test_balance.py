@@ -18,7 +18,7 @@ from vitlet import RunConfig, VitletError
 from vitlet.config import TaskConfig
 from vitlet.objective.balance import LARGEST, Balance, GradientNorms, Uncertainty
 from vitlet.training.checkpoint import Checkpoints
-from vitlet.training.classifier import prepare
+from vitlet.training.jobs import build_job
 from vitlet.training.loop import train
 from vitlet.training.run_folder import read_rows
 
@@ -242,4 +242,4 @@ def test_spreads_are_sharded(tmp_path: Path) -> None:
 )
 def test_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(VitletError, match=words):
-        prepare(replace(SMALL, **changes))
+        build_job(replace(SMALL, **changes))

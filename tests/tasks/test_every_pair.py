@@ -26,7 +26,7 @@ from vitlet.tasks import TASKS
 from vitlet.tasks.declared import load_task
 from vitlet.training.distributed import World, joined, replicate
 from vitlet.training.signals import LAUNCHER
-from vitlet.training.term_view import make_view
+from vitlet.training.terms import make_view
 
 SIDE, CLASSES, BATCH = 32, 5, 4
 NARROW: dict[str, Any] = {"embed_dim": 48, "depth": 2, "num_heads": 3}

@@ -21,7 +21,7 @@ from vitlet.tokens.geometry import grid_coords
 from vitlet.tokens.patch_augment import PatchAugment, blend, grey, random_crops, turn_hue
 from vitlet.tokens.patch_views import MegaPatches, ShuffledPatches, area_weights, from_patches, to_patches
 from vitlet.tokens.views import Chain, PlainView, View, ViewMaker, settled
-from vitlet.training.classifier import make_terms
+from vitlet.training.terms import make_terms
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

@@ -63,7 +63,7 @@ def test_a_run_leaves_everything_behind(shared_folder: Path, tmp_path: Path) -> 
     names = ("manifest.json", "objective.safetensors", "state.pt")
     checkpoints = {f"checkpoints/{step}/{name}" for step in steps for name in names}
     assert len(steps) == 2  # the last one, and the one before
-    metrics = {"config.yaml", "metrics.jsonl", "metrics.csv", "result.json"}
+    metrics = {"config.yaml", "metrics.jsonl", "metrics.csv", "result.json", "curves.png"}
     assert files - events == weights_of | checkpoints | metrics
     assert not (tmp_path / "run.lock").exists()
     rows = read_rows(run)

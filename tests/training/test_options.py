@@ -24,10 +24,11 @@ from vitlet.config import RunConfig
 from vitlet.inference.predict import Predictor
 from vitlet.objective import Objective, Outcome
 from vitlet.training.checkpoint import Checkpoints
-from vitlet.training.classifier import prepare
 from vitlet.training.ema import Average
+from vitlet.training.jobs import build_job
 from vitlet.training.loop import train
-from vitlet.training.run_folder import find_unfinished, read_config, read_rows
+from vitlet.training.resume import find_unfinished
+from vitlet.training.run_folder import read_config, read_rows
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +155,7 @@ def test_gradient_checkpointing_keeps_less_and_changes_nothing(
     found, gradients = [], []
     for recompute in (False, True):
         settings = config(data, tmp_path / "x", model=model, model_kwargs=kwargs, grad_checkpointing=recompute)
-        objective = prepare(replace(settings, drop_path=0.2)).objective.train()
+        objective = build_job(replace(settings, drop_path=0.2)).objective.train()
         torch.manual_seed(0)
         images = torch.randn(4, 3, 16, 16)
         saved_bytes.clear()
@@ -172,7 +173,7 @@ def test_a_network_that_cannot_recompute_is_refused(data: Path, tmp_path: Path) 
     refused = 0
     for name in found:
         try:
-            prepare(
+            build_job(
                 config(data, tmp_path / "x", model=name, model_kwargs={}, img_size=(96, 96), grad_checkpointing=True)
             )
         except vitlet.VitletError as problem:
@@ -226,7 +227,7 @@ def test_the_spawn_start_method(data: Path, tmp_path: Path) -> None:
 
 def job_settings(words: list[str]) -> RunConfig:
     """What a command line comes to, no setting open."""
-    return prepare(run_config("vitlet train", "", words[1:])[0]).config
+    return build_job(run_config("vitlet train", "", words[1:])[0]).config
 
 
 def test_resume_auto_without_an_output(

@@ -22,8 +22,8 @@ from vitlet.data.images import ImageSet
 from vitlet.data.sources import load_dataset, load_unlabelled
 from vitlet.errors import VitletError
 from vitlet.models.initialise import layer_decay_groups, load_weights, position_names, switch_positions_off
-from vitlet.training.classifier import prepare
 from vitlet.training.inputs import data_request
+from vitlet.training.jobs import build_job
 from vitlet.training.loop import train
 
 
@@ -119,7 +119,7 @@ def test_resume_of_pretraining_is_exact(folder: Path, tmp_path: Path, monkeypatc
 
 def test_fine_tuning_starts_from_all_but_head_and_positions(folder: Path, pretrained: Path, tmp_path: Path) -> None:
     source = load_file(pretrained / "last" / "model.safetensors")
-    prepared = prepare(config(folder, tmp_path / "x", init=str(pretrained)))
+    prepared = build_job(config(folder, tmp_path / "x", init=str(pretrained)))
     state = prepared.model.state_dict()
     assert all(torch.equal(state[name], tensor) for name, tensor in source.items() if name != "pos_embed")
     assert state["pos_embed"].abs().max() > 0
@@ -137,7 +137,7 @@ def test_freezing_trains_the_classifier_alone(folder: Path, pretrained: Path, tm
     train(config(folder, tmp_path / "frozen", init=str(pretrained), freeze=True, lr=0.1))
     before, after = (load_file(run / "last" / "model.safetensors") for run in (pretrained, tmp_path / "frozen"))
     assert all(torch.equal(before[name], after[name]) for name in before if name != "pos_embed")
-    fresh = prepare(config(folder, tmp_path / "x", init=str(pretrained))).model.state_dict()
+    fresh = build_job(config(folder, tmp_path / "x", init=str(pretrained))).model.state_dict()
     assert not torch.equal(fresh["head.weight"], after["head.weight"])
 
 

@@ -28,7 +28,7 @@ from vitlet.tasks.task import Places
 from vitlet.tokens.attention import AttentionMap
 from vitlet.tokens.features import Needs
 from vitlet.tokens.views import View
-from vitlet.training.classifier import find_device
+from vitlet.training.build import find_device
 from vitlet.training.run_folder import read_config, run_weights
 
 

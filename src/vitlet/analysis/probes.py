@@ -25,7 +25,7 @@ from vitlet.models.factory import build_model, data_statistics
 from vitlet.models.initialise import load_weights, pooled_features, switch_positions_off
 from vitlet.tokens.features import Features, Needs
 from vitlet.tokens.views import View
-from vitlet.training.classifier import find_device
+from vitlet.training.build import find_device
 from vitlet.training.inputs import data_request, other_request, readable_part
 from vitlet.training.run_folder import read_config, run_weights
 

@@ -17,10 +17,11 @@ from vitlet.objective import Objective
 from vitlet.tasks.declared import load_task
 from vitlet.tasks.task import Places, Task
 from vitlet.tokens.views import View
+from vitlet.training.build import build_backbone, find_device
 from vitlet.training.checkpoint import Checkpoint, Checkpoints
-from vitlet.training.classifier import build_backbone, find_device, make_terms
 from vitlet.training.run_folder import read_config
 from vitlet.training.state import WEIGHTS
+from vitlet.training.terms import make_terms
 
 
 class Locator:

@@ -14,9 +14,6 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from vitlet.pictures import plot_curves
-from vitlet.training.run_folder import read_rows
-
 if TYPE_CHECKING:
     from vitlet.analysis.probes import ProbeResult
     from vitlet.data.images import Dataset
@@ -24,14 +21,6 @@ if TYPE_CHECKING:
     from vitlet.tasks.declared import Option
     from vitlet.training.evaluate import Scores
     from vitlet.training.finish import RunResult
-
-
-VALIDATED = {
-    "val/top1": "validation accuracy, %",
-    "val/box_AP": "validation box AP, %",
-    "val/mIoU": "validation mIoU, %",
-}
-"""The first curve of a run, whichever it has."""
 
 
 def print_result(result: RunResult[Scores]) -> None:
@@ -47,11 +36,7 @@ def print_result(result: RunResult[Scores]) -> None:
         say(f"{name}: {value:.3f}")
     if result.val is not None:
         say(f"best of its epochs on the validation images: {result.best_epoch}")
-    say(f"data: {result.note}")
-    for warning in result.warnings:
-        say(f"note: {warning}")
-    say(f"run: {result.path}")
-    say(f"curves: {draw_run(result.path)}")
+    _print_end(result)
 
 
 def print_measured(result: RunResult[Any]) -> None:
@@ -65,11 +50,17 @@ def print_measured(result: RunResult[Any]) -> None:
         say(f"best of its epochs on the validation images: {result.best_epoch}")
     for name, value in result.tasks.items():
         say(f"{name}: {value:.3f}")
+    _print_end(result)
+
+
+def _print_end(result: RunResult[Any]) -> None:
+    """The data, the warnings and the place of a run."""
     say(f"data: {result.note}")
     for warning in result.warnings:
         say(f"note: {warning}")
     say(f"run: {result.path}")
-    say(f"curves: {draw_run(result.path)}")
+    if (result.path / "curves.png").is_file():
+        say(f"curves: {result.path / 'curves.png'}")
 
 
 def demo_table(results: Mapping[str, RunResult[Scores]]) -> None:
@@ -175,18 +166,6 @@ def print_scan(dataset: Dataset, *, channels: int, workers: int | None, picture:
 def say(text: str) -> None:
     """A plain line, whatever characters it holds."""
     Console().print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def draw_run(path: Path) -> Path:
-    """The curves of one run as a picture in its folder: accuracy, loss, and what each task learned."""
-    rows = read_rows(path)
-    found = [key for key in rows[-1] if key.startswith("train/") and key.count("/") == 2]
-    of_tasks = [key for key in found if key.rpartition("/")[2].startswith(("error", "accuracy"))]
-    metrics = {key: title for key, title in VALIDATED.items() if key in rows[-1]}
-    metrics |= {"train/loss": "training loss"}
-    metrics |= {key: key.removeprefix("train/").replace("/", ": ").replace("_", " in ") for key in of_tasks[:3]}
-    plot_curves({path.name: rows}, path / "curves.png", metrics=metrics)
-    return path / "curves.png"
 
 
 def _table(*columns: str, first: str) -> Table:

@@ -51,7 +51,7 @@ def train_config(
     if config.resume is None and "data" not in given:
         raise VitletError(f"`vitlet {kind.JOB}` needs DATA. See `vitlet {kind.JOB} --help`.")
     if config.resume is not None and "RANK" not in os.environ:  # of several processes, only the first may look
-        from vitlet.training.run_folder import resumed
+        from vitlet.training.resume import resumed
 
         return resumed(config, given)
     return config

@@ -16,7 +16,7 @@ from vitlet.training.defaults import choose_tasks
 from vitlet.training.inputs import data_request
 from vitlet.training.loop import train
 from vitlet.training.progress import duration
-from vitlet.training.run_folder import differences
+from vitlet.training.resume import differences
 
 LR_FACTOR = 5.0
 WEIGHT_FACTOR = 10.0

@@ -24,7 +24,7 @@ from vitlet.inference.exported import is_export, load_network, read_export
 from vitlet.inference.runtimes import LogitsOf, TorchNetwork
 from vitlet.inference.temperature import read_temperature
 from vitlet.models.factory import load_exported
-from vitlet.training.classifier import find_device
+from vitlet.training.build import find_device
 from vitlet.training.evaluate import Scores, evaluate
 from vitlet.training.inputs import data_request, other_request, readable_part
 from vitlet.training.run_folder import read_config, read_rows

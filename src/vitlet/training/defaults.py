@@ -12,7 +12,8 @@ from vitlet.config import RunConfig, TaskConfig
 from vitlet.data.images import Dataset
 from vitlet.errors import VitletError
 from vitlet.objective import Objective
-from vitlet.training.classifier import build_backbone, class_count, make_terms
+from vitlet.training.build import build_backbone
+from vitlet.training.terms import make_terms
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def choose_tasks(
 
 def _problem(config: RunConfig, classes: int, most: int) -> str | None:
     """Why this network cannot have these tasks: what was not asked for must not stop a run, nor fill the memory."""
-    backbone, _ = build_backbone(replace(config, tasks={}), class_count(config, classes))  # its faults stop the run
+    backbone, _ = build_backbone(replace(config, tasks={}), config.num_classes or classes)  # its faults stop the run
     try:
         grid = backbone.shapes(least=2).last
         Objective(backbone, make_terms(config, backbone), CrossEntropyLoss())

@@ -5,7 +5,6 @@ torchrun, ``vitlet train --nproc`` and a process alone all lead here; the loop s
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vitlet.errors import VitletError, first_line
+from vitlet.processes import this_process
 
 Result = TypeVar("Result")
 
@@ -90,11 +90,13 @@ class World:
 @contextmanager
 def joined(*, sharded: bool = False) -> Iterator[World]:
     """Meet the other processes where torchrun or ``--nproc`` says; part from them at the end."""
-    size = int(os.environ.get("WORLD_SIZE", 1))
-    if dist.is_initialized() or (size == 1 and not sharded):  # met already, or there is no other
-        known = dist.is_initialized()
-        local = int(os.environ.get("LOCAL_RANK", 0))
-        yield World(dist.get_rank(), dist.get_world_size(), local) if known else World()
+    process = this_process()
+    size, local = process.size, process.local_rank
+    if dist.is_initialized():  # met already
+        yield World(dist.get_rank(), dist.get_world_size(), local)
+        return
+    if size == 1 and not sharded:  # there is no other
+        yield World()
         return
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     if size == 1:
@@ -108,7 +110,7 @@ def joined(*, sharded: bool = False) -> Iterator[World]:
                 " torchrun or --nproc."
             ) from problem
     try:
-        yield World(dist.get_rank(), size, int(os.environ.get("LOCAL_RANK", 0)))
+        yield World(dist.get_rank(), size, local)
     finally:
         dist.destroy_process_group()
 

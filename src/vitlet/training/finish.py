@@ -9,13 +9,14 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 import torch
 from safetensors.torch import load_file
 
 from vitlet.errors import VitletError
 from vitlet.objective import Objective
+from vitlet.pictures import plot_curves
 from vitlet.training.distributed import World
 from vitlet.training.job import Job, Measured
 from vitlet.training.run_folder import RunFolder
@@ -28,6 +29,15 @@ DWARFS = 3.0
 
 BEST = ("val/top1", "val/box_AP", "val/mIoU")
 """What the best epoch has most of; a run has one of them."""
+
+CURVES = "curves.png"
+
+VALIDATED = {
+    "val/top1": "validation accuracy, %",
+    "val/box_AP": "validation box AP, %",
+    "val/mIoU": "validation mIoU, %",
+}
+"""The first curve of a run, whichever it has."""
 
 Numbers = TypeVar("Numbers", bound=Measured)
 
@@ -51,17 +61,16 @@ def score(row: Mapping[str, Any]) -> float:
     return float(-row.get("val/loss", math.inf) if known is None else known)
 
 
-def finish(
-    state: State, job: Job, path: Path, folder: RunFolder | None, world: World, kind: type[Numbers]
-) -> RunResult[Numbers]:
-    """Test the best weights once and write the result."""
+def finish(state: State, job: Job, path: Path, folder: RunFolder | None, world: World) -> RunResult[Any]:
+    """Test the best weights once; write the result and a picture of the curves."""
     rows, classes = state.rows, list(job.classes)
-    val, test = None, None
+    val: Measured | None = None
+    test: Measured | None = None
     best = rows[-1]  # without validation images the last epoch is the result
     if job.validates:
         best = max(rows, key=lambda row: (score(row), -row["epoch"]))
     if any(key in best for key in BEST):
-        val = kind.from_dict({key.removeprefix("val/"): best[key] for key in best if key.startswith("val/")})
+        val = job.SCORES.from_dict({key.removeprefix("val/"): best[key] for key in best if key.startswith("val/")})
     if job.tests:
         weights = load_file(path / ("last" if val is None else "best") / "model.safetensors")
         if state.sharded:
@@ -69,7 +78,7 @@ def finish(
         else:
             job.model.load_state_dict(weights)
         state.module.eval()
-        test = cast(Numbers, job.test(world))
+        test = job.test(world)
     warnings = [*job.notes, *_warnings(state.objective, rows)]
     if len(rows) < job.config.epochs:
         warnings.append(f"stopped after {len(rows)} epochs: none of the last {job.config.patience} was better")
@@ -86,6 +95,7 @@ def finish(
         "machine": _machine(next(job.model.parameters()).device),
     }
     if folder is not None:
+        folder.write(CURVES, lambda temporary: draw_curves(path.name, rows, temporary))
         folder.write_text("result.json", json.dumps(result, indent=2, ensure_ascii=False))
     return RunResult(path, best["epoch"], val, test, job.data_note, result["tasks"], tuple(warnings))
 
@@ -104,6 +114,16 @@ def finished(path: Path, kind: type[Numbers]) -> RunResult[Numbers] | None:
         raise VitletError(
             f"{file} is not the result of a run: {problem}. Remove it to test the run again."
         ) from problem
+
+
+def draw_curves(name: str, rows: list[dict[str, Any]], picture: Path) -> None:
+    """Draw the curves of a run: accuracy, loss, and what each task learned."""
+    found = [key for key in rows[-1] if key.startswith("train/") and key.count("/") == 2]
+    of_tasks = [key for key in found if key.rpartition("/")[2].startswith(("error", "accuracy"))]
+    metrics = {key: title for key, title in VALIDATED.items() if key in rows[-1]}
+    metrics |= {"train/loss": "training loss"}
+    metrics |= {key: key.removeprefix("train/").replace("/", ": ").replace("_", " in ") for key in of_tasks[:3]}
+    plot_curves({name: rows}, picture, metrics=metrics)
 
 
 def _machine(device: torch.device) -> dict[str, Any]:

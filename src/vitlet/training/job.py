@@ -1,13 +1,14 @@
-"""What the loop needs to know of what it trains: a classifier, a detector, a segmenter.
+"""What the loop trains: a classifier, a pre-training, a detector, a segmenter, each a class that implements `Job`.
 
-`classifier.Prepared` is the one for classification and pre-training, `transfer.common.job.TransferJob` that for
-detection and segmentation. The loop, its checkpoints, its processes and its signals are the same for all.
+`ClassifierJob` and `PretrainJob` are in this room, `DetectionJob` and `SegmentationJob` in `vitlet.transfer`. The loop,
+its checkpoints, its processes and its signals are the same for all.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import nn
@@ -36,88 +37,112 @@ class Measured(Protocol):
         ...
 
 
-class Job(Protocol):
-    """Everything a run needs, checked, before anything is written."""
+class Batches(Protocol):
+    """The training batches of one process, and their order.
+
+    Attributes:
+        epoch: to be set before an epoch begins.
+        start: the step to begin with, to be set likewise.
+        batch_size: images of a step, of all processes together.
+        parts: micro-batches of a step, of all processes together.
+        mine: those of them that this process computes.
+    """
+
+    epoch: int
+    start: int
+    batch_size: int
+    parts: int
+    mine: range
 
     @property
-    def config(self) -> RunConfig:
-        """The settings, none left open."""
+    def steps(self) -> int:
+        """Steps of an epoch."""
         ...
 
-    @property
-    def objective(self) -> Objective:
-        """What is trained; called with a batch and the tasks' weights."""
+    def images(self, step: int, part: int) -> list[int]:
+        """The training images of a micro-batch."""
         ...
 
+
+class Job(ABC):
+    """Everything that a run needs, checked before anything is written.
+
+    Attributes:
+        SCORES: what an evaluation gives.
+        config: the settings, none left open.
+        objective: what is trained; called with a batch and the weights of the tasks.
+        device: where it is trained.
+        description: the ``config.json`` beside exported weights.
+        notes: sentences for the end of a run.
+        choices: sentences on what was chosen for the user, for its start.
+        classes: their names.
+        data_note: what the data is, in a sentence.
+    """
+
+    SCORES: ClassVar[type[Measured]]
+
+    config: RunConfig
+    objective: Objective
+    device: torch.device
+    description: str
+    notes: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    classes: Sequence[str]
+    data_note: str
+
+    @classmethod
+    @abstractmethod
+    def build(cls, *args: Any, **options: Any) -> Self:
+        """From settings to a job; everything is checked here."""
+
     @property
+    @abstractmethod
     def model(self) -> nn.Module:
         """What is averaged, evaluated and exported: the network without the heads of tasks."""
-        ...
 
     @property
-    def device(self) -> torch.device:
-        """Where it is trained."""
-        ...
-
-    @property
-    def description(self) -> str:
-        """The ``config.json`` beside exported weights."""
-        ...
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences worth saying."""
-        ...
-
-    @property
-    def classes(self) -> Sequence[str]:
-        """Their names."""
-        ...
-
-    @property
+    @abstractmethod
     def images(self) -> int:
         """Number of training images."""
-        ...
 
     @property
     def fingerprints(self) -> Mapping[str, str]:
         """By split, what tells its choice of images from another; splits of which that is not known are left out."""
-        ...
+        return {}
 
     @property
-    def data_note(self) -> str:
-        """What the data is, in a sentence."""
-        ...
-
-    @property
+    @abstractmethod
     def validates(self) -> bool:
         """Whether there are validation images."""
-        ...
 
     @property
+    @abstractmethod
     def tests(self) -> bool:
         """Whether there are test images to be measured on at the end."""
-        ...
 
+    @abstractmethod
+    def batches(self, world: World) -> tuple[Batches, Any]:
+        """The order of this process's training batches, and an iterable of the batches themselves."""
+
+    @abstractmethod
     def inputs(self, batch: Any) -> tuple[Any, Any]:
         """A batch of the loader on the device, as the objective takes it: images, and what is known of them."""
-        ...
 
+    @abstractmethod
     def example(self) -> tuple[Any, Any]:
-        """The same of noise."""
-        ...
+        """Inputs of two images, to try the objective on."""
 
+    @abstractmethod
     def learning_rate(self) -> Schedule:
         """By the epoch, which may be fractional."""
-        ...
 
+    @abstractmethod
     def validate(self, world: World, between: Callable[[], None], epoch: float) -> dict[str, float]:
         """The numbers of the validation images; all processes call this, each has a share of the images."""
-        ...
 
-    def test(self, world: World) -> Measured:
-        """The same of the test images."""
-        ...
+    @abstractmethod
+    def test(self, world: World) -> Any:
+        """The `SCORES` of the test images."""
 
 
 def learned_from(job: Job) -> str:

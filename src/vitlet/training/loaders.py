@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
+from vitlet.config import RunConfig
 from vitlet.data.augment import Augment
+from vitlet.data.images import Dataset
 from vitlet.data.loading import EpochOrder, TrainingSet, training_loader
+from vitlet.data.preprocess import Preprocess
 from vitlet.data.shards import ShardBatches, ShardStream
 from vitlet.errors import VitletError
-from vitlet.training.classifier import Prepared
 from vitlet.training.distributed import World
 from vitlet.training.inputs import make_recipe
 
-Batches = tuple[EpochOrder | ShardBatches, Any]
 
-
-def training_batches(prepared: Prepared, world: World) -> Batches:
+def training_batches(
+    config: RunConfig, dataset: Dataset, preprocess: Preprocess, device: torch.device, world: World
+) -> tuple[EpochOrder | ShardBatches, Any]:
     """What is to be told the epoch and the step to start at, and the batches themselves."""
-    config, images = prepared.config, prepared.dataset.train
+    images = dataset.train
     parts, own = world.size * config.grad_accum_steps, config.grad_accum_steps
     if config.batch_size % parts:
         raise VitletError(
@@ -26,20 +30,20 @@ def training_batches(prepared: Prepared, world: World) -> Batches:
             " divide; make it a multiple."
         )
     mine = range(world.rank * own, (world.rank + 1) * own)
-    augment = Augment(make_recipe(config), prepared.preprocess)
-    workers, device = config.workers or 0, str(prepared.device)
+    augment = Augment(make_recipe(config), preprocess)
+    workers = config.workers or 0
     if isinstance(images, ShardStream):
         stream = ShardBatches(
             images,
             augment,
-            classes=len(prepared.dataset.classes),
+            classes=len(dataset.classes),
             channels=config.in_chans,
             batch_size=config.batch_size,
             seed=config.seed,
             parts=parts,
             mine=mine,
         )
-        return stream, PlainErrors(stream.loader(workers=workers, device=device))
+        return stream, PlainErrors(stream.loader(workers=workers, device=str(device)))
     order = EpochOrder(
         images.labels,
         batch_size=config.batch_size,
@@ -49,7 +53,7 @@ def training_batches(prepared: Prepared, world: World) -> Batches:
         mine=mine,
     )
     training = TrainingSet(images, augment, channels=config.in_chans, seed=config.seed)
-    return order, PlainErrors(training_loader(training, order, workers=workers, device=device))
+    return order, PlainErrors(training_loader(training, order, workers=workers, device=str(device)))
 
 
 class PlainErrors:

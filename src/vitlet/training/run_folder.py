@@ -16,7 +16,6 @@ import csv
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -157,69 +156,6 @@ def _require_only_a_run(path: Path) -> None:
         )
 
 
-def differing(path: Path, given: Mapping[str, Any], kind: type[RunConfig] = RunConfig) -> list[str]:
-    """The settings among these that a run's own contradict, in words; those free to change do not count."""
-    stored = read_config(path, kind).to_dict()
-    return differences(stored, kind.from_dict({**stored, **given}).to_dict(), kind)
-
-
-def differences(
-    stored: Mapping[str, Any], asked: Mapping[str, Any], kind: type[RunConfig], owner: str = "the run"
-) -> list[str]:
-    """Where two sets of settings differ, in words, but for those that are free to change."""
-    free = {item.name for item in kind.settings() if item.metadata["free"]}
-    return [
-        f"{key} {asked.get(key)!r} ({owner} has {stored.get(key)!r})"
-        for key in sorted(stored.keys() | asked.keys())
-        if key not in free and asked.get(key) != stored.get(key)
-    ]
-
-
-def continued(path: Path, given: Mapping[str, Any], kind: type[Config]) -> Config:
-    """The settings of a run that is to be continued; settings given anew must agree, except those free to change."""
-    different = differing(path, given, kind)
-    if different:
-        raise VitletError(
-            f"cannot continue {path} with other settings: {'; '.join(different)}. Leave them out, or start another run."
-        )
-    config = kind.from_dict({**read_config(path, kind).to_dict(), **given})
-    return replace(config, output=str(path), resume=str(path), overwrite=False)
-
-
-def resumed(config: Config, given: Mapping[str, Any]) -> Config:
-    """The settings of the run that ``config.resume`` means; of a new one if --output, given with ``auto``, is none yet.
-
-    ``auto`` alone stays as it is: which run it means is known once no setting is open, see `find_unfinished`.
-    """
-    assert config.resume is not None
-    if config.overwrite:
-        raise VitletError("--resume continues a run, --overwrite empties it; leave one of them out.")
-    path = Path(config.resume)
-    if config.resume == "auto":
-        if config.output is None:
-            return config
-        path = Path(config.output)
-        if not (path / "config.yaml").is_file():
-            return replace(config, resume=None)
-    if config.output is not None and Path(config.output) != path:
-        raise VitletError(f"--resume {path} goes on in its own folder; leave out --output {config.output}.")
-    given = {key: value for key, value in given.items() if key not in ("resume", "output", "overwrite")}
-    return continued(path, given, type(config))
-
-
-def find_unfinished(config: RunConfig) -> Path | None:
-    """The newest run under ``runs/`` of these very settings, none of them open, that has not come to its end."""
-    found = [path.parent for path in Path("runs").glob(f"{run_name(config)}-*/config.yaml")]
-    for path in sorted(found, key=lambda run: (run / "config.yaml").stat().st_mtime, reverse=True):
-        try:
-            stored = read_config(path, type(config)).to_dict()
-            if not (path / "result.json").is_file() and not differences(stored, config.to_dict(), type(config)):
-                return path
-        except VitletError:  # settings of another version: not this command's run
-            continue
-    return None
-
-
 def run_name(config: RunConfig) -> str:
     """DATA-MODEL, in letters that any file system takes."""
     data = "".join(c if c.isalnum() or c in "-_" else "_" for c in Path(config.data).name) or "data"
@@ -252,7 +188,7 @@ def read_config(path: Path, kind: type[RunConfig] = RunConfig) -> RunConfig:
 
 
 def run_weights(path: Path) -> Path:
-    """The weights that stand for a run: the best of a supervised one, the last of pre-training; or a file itself."""
+    """The weights that stand for a run: its best, of a pre-training its last; or a file itself."""
     if path.suffix == ".safetensors" and path.is_file():
         return path
     if (path / "model.safetensors").is_file():  # a folder in timm's layout

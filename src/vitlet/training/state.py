@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from vitlet.errors import VitletError, first_line
 from vitlet.objective import Objective, Outcome
 from vitlet.training.checkpoint import STATE, Checkpoint, save_tensors
-from vitlet.training.classifier import make_optimizer
 from vitlet.training.distributed import World, replicate, shard
 from vitlet.training.ema import Average
 from vitlet.training.job import Job
+from vitlet.training.optim import make_optimizer
 from vitlet.training.sharded_checkpoint import load_shards, save_shards, whole_weights
 
 WEIGHTS, AVERAGE = "objective.safetensors", "average.safetensors"
@@ -65,6 +65,7 @@ class State:
     Attributes:
         model: what is averaged and exported.
         module: the objective as it is called: itself, or spread over the processes.
+        steps: of an epoch.
         epoch: epochs that are done and evaluated.
         step: steps done of the epoch under way.
         rows: the numbers of the epochs that are done.
@@ -77,13 +78,14 @@ class State:
     scaler: torch.amp.GradScaler
     average: Average | None
     sharded: bool
+    steps: int
     epoch: int = 0
     step: int = 0
     rows: list[dict[str, Any]] = field(default_factory=list)
     means: Means = field(default_factory=Means)
 
     @staticmethod
-    def begin(job: Job, world: World) -> State:
+    def begin(job: Job, world: World, steps: int) -> State:
         """The state before the first step."""
         config, objective, device = job.config, job.objective, job.device
         module: nn.Module = objective
@@ -96,7 +98,12 @@ class State:
         optimizer = make_optimizer(objective, config)
         scaler = torch.amp.GradScaler(device.type, enabled=config.amp and config.amp_dtype == "float16")
         average = Average(job.model, config.model_ema_decay) if config.model_ema else None
-        return State(objective, job.model, module, optimizer, scaler, average, config.fsdp)
+        return State(objective, job.model, module, optimizer, scaler, average, config.fsdp, steps)
+
+    @property
+    def steps_done(self) -> int:
+        """Steps that are done, of the whole run."""
+        return self.epoch * self.steps + self.step
 
     def averaged(self) -> AbstractContextManager[None]:
         """Inside, the network holds the weights that are evaluated and exported."""

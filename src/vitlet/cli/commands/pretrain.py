@@ -9,7 +9,7 @@ from vitlet.errors import VitletError
 def run(words: list[str]) -> int:
     """Run the command."""
     about = "Learn from images without labels; by default from the tasks sprel and position."
-    config, _ = run_config("vitlet pretrain", about, words, pretrain=True)
+    config, given, _ = run_config("vitlet pretrain", about, words, pretrain=True)
     if not words:
         raise VitletError("vitlet pretrain needs DATA: a folder of images, with or without class folders.")
-    return start(config, ["pretrain", *words])
+    return start(config, ["pretrain", *words], given)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from vitlet.cli.flags import Parser, add_run_flags, run_settings
 from vitlet.errors import VitletError
+from vitlet.processes import this_process
 
 if TYPE_CHECKING:
     from vitlet.config import RunConfig
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 def run(words: list[str]) -> int:
     """Run the command."""
-    config, open_tasks = run_config("vitlet train", "Train a classifier on a folder of images.", words)
+    config, given, open_tasks = run_config("vitlet train", "Train a classifier on a folder of images.", words)
     if not words:
         from vitlet.cli.demo import demo
 
         demo()
         return 0
-    return start(config, ["train", *words], open_tasks=open_tasks)
+    return start(config, ["train", *words], given, open_tasks=open_tasks)
 
 
-def run_config(program: str, about: str, words: list[str], **fixed: bool) -> tuple[RunConfig, bool]:
-    """The settings that a command line gives, and whether it leaves the choice of tasks to us."""
+def run_config(program: str, about: str, words: list[str], **fixed: bool) -> tuple[RunConfig, dict[str, Any], bool]:
+    """The settings of a command line, those of them that it gives, and whether it leaves the choice of tasks to us."""
     parser = Parser(prog=program, description=about)
     parser.add_argument("--recipe", metavar="NAME", help="a published setting, see `vitlet recipes`; or --scale small")
     add_run_flags(parser)
@@ -40,12 +40,7 @@ def run_config(program: str, about: str, words: list[str], **fixed: bool) -> tup
         given = _recipe_settings(recipe, scale or "full", given)
     elif scale is not None:
         raise VitletError(f"--scale {scale} is the size of a recipe; name one with --recipe.")
-    config = RunConfig.from_dict(given, source=program)
-    if config.resume is not None and "RANK" not in os.environ:  # of several processes, only the first may look
-        from vitlet.training.run_folder import resumed
-
-        config = resumed(config, given)
-    return config, recipe is None and "task" not in given and config.resume in (None, "auto")
+    return RunConfig.from_dict(given, source=program), given, recipe is None and "task" not in given
 
 
 def _recipe_settings(name: str, scale: Scale, given: dict[str, Any]) -> dict[str, Any]:
@@ -68,39 +63,17 @@ def _recipe_settings(name: str, scale: Scale, given: dict[str, Any]) -> dict[str
     return join(values, given)
 
 
-def start(config: RunConfig, command: list[str], *, open_tasks: bool = False) -> int:
+def start(config: RunConfig, command: list[str], given: dict[str, Any], *, open_tasks: bool = False) -> int:
     """Train, in as many processes as asked for, each started by the same command, and print the end."""
-    first = os.environ.get("RANK", "0") == "0"
-    dataset = None
-    if open_tasks:
-        from vitlet.cli.summary import say
-        from vitlet.data.sources import load_dataset
-        from vitlet.training.defaults import choose_tasks
-        from vitlet.training.inputs import data_request
-
-        dataset = load_dataset(data_request(config))
-        config, why = choose_tasks(config, dataset)
-        if first:
-            say(why)
-    if (config.nproc or 1) > 1 and "RANK" not in os.environ:
+    process = this_process()
+    if (config.nproc or 1) > 1 and not process.launched:
         from vitlet.training.launch import launch
 
-        chosen = task_flags(config) if open_tasks else []
-        return launch([*command, *chosen], config.nproc or 1)
+        return launch(command, config.nproc or 1)
     from vitlet.cli.summary import print_result
     from vitlet.training.loop import train
 
-    result = train(config, dataset)
-    if first:
+    result = train(config, given=given, open_tasks=open_tasks)
+    if process.first:
         print_result(result)
     return 0
-
-
-def task_flags(config: RunConfig) -> list[str]:
-    """The tasks of a run as flags."""
-    flags = [] if config.tasks else ["--task", "none"]
-    for name, task in config.tasks.items():
-        flags += ["--task", f"{name}={task.weight!r}"]
-        for key, value in task.options.items():
-            flags += [f"--{name}.{key.replace('_', '-')}", str(value)]
-    return flags

@@ -25,7 +25,7 @@ from vitlet.experiments.planning.measure import measure, memory_gib
 from vitlet.experiments.planning.request import PlanRequest
 from vitlet.experiments.planning.step import StepCount, count_step
 from vitlet.experiments.planning.supply import Supply, find_supply
-from vitlet.training.classifier import find_device
+from vitlet.training.build import find_device
 
 GIB = 2**30
 MACHINE_LINK = 1.0

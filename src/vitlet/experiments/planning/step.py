@@ -16,8 +16,11 @@ from vitlet.config import RunConfig
 from vitlet.experiments.planning.counting import Counting, SavedBytes, Work
 from vitlet.models.initialise import freeze_all_but_classifier
 from vitlet.objective import Objective
-from vitlet.training.classifier import build_backbone, make_autocast, make_optimizer, make_terms, with_tasks
+from vitlet.training.build import build_backbone
 from vitlet.training.ema import Average
+from vitlet.training.jobs import job_class
+from vitlet.training.optim import make_autocast, make_optimizer
+from vitlet.training.terms import make_terms
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,9 @@ class StepCount:
 
 def plan_objective(config: RunConfig, classes: int) -> Objective:
     """The objective that a run with these settings would train; no data is read, no weights are fetched."""
-    config = replace(with_tasks(config), pretrained=False)
-    backbone, _ = build_backbone(config, 0 if config.pretrain else classes)
+    job = job_class(config)
+    config = replace(job.with_tasks(config), pretrained=False)
+    backbone, _ = build_backbone(config, classes if job.labelled else 0)
     if config.freeze:
         freeze_all_but_classifier(backbone.model)
     return Objective(backbone, make_terms(config, backbone)).train()
@@ -90,7 +94,7 @@ def _count(objective: Objective, config: RunConfig, images: int) -> StepCount:
         parameter.grad = torch.empty_like(parameter)
     optimizer.step()  # makes its state, which is there from the second step on
     batch = torch.empty(images, objective.backbone.in_chans, *objective.backbone.img_size)
-    labels = None if config.pretrain else torch.zeros(images, dtype=torch.long)
+    labels = job_class(config).labels(torch.zeros(images, dtype=torch.long))
     counting = Counting()
     kept = [*objective.parameters(), *objective.buffers()]
     average = Average(objective.backbone.model, config.model_ema_decay) if config.model_ema else None

@@ -7,9 +7,7 @@ from pathlib import Path
 
 from vitlet.config import RunConfig
 from vitlet.data.named import OFFICIAL, Official
-from vitlet.data.sources import load_dataset, load_unlabelled
-from vitlet.training.classifier import class_count
-from vitlet.training.inputs import data_request
+from vitlet.training.jobs import job_class
 
 ASSUMED_CLASSES = 1000
 """Where only a number of images is given: the size of the classifier hardly matters to a plan."""
@@ -32,10 +30,11 @@ def find_supply(config: RunConfig, images: int | None) -> Supply:
     elif config.data in OFFICIAL and not Path(config.data).exists():
         found = _official(OFFICIAL[config.data], config)
     else:
-        dataset = load_unlabelled(data_request(config)) if config.pretrain else load_dataset(data_request(config))
+        dataset = job_class(config).load_data(config)
         val = 0 if dataset.val is None else len(dataset.val)
         found = Supply(len(dataset.train), val, len(dataset.classes), dataset.note)
-    return found if config.pretrain else replace(found, classes=class_count(config, found.classes))
+    job = job_class(config)
+    return replace(found, classes=job.num_classes(config, found.classes)) if job.labelled else found
 
 
 def _official(official: Official, config: RunConfig) -> Supply:

@@ -13,7 +13,7 @@ from vitlet.models.factory import build_model, data_statistics
 from vitlet.models.initialise import load_weights
 from vitlet.models.weight_files import read_description
 from vitlet.tokens.features import GridShape, Needs
-from vitlet.training.classifier import checkpoint_gradients, find_weights
+from vitlet.training.build import checkpoint_gradients, find_weights
 from vitlet.transfer.common.settings import TransferConfig
 
 PROBE = (128, 192)

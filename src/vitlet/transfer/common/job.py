@@ -14,10 +14,11 @@ from vitlet.data.randomness import mix_seed
 from vitlet.errors import VitletError
 from vitlet.objective import Term
 from vitlet.objective.schedules import Schedule, WarmupCosine, WarmupLinear, WarmupSteps
-from vitlet.training.classifier import find_device, make_terms
+from vitlet.training.build import find_device
 from vitlet.training.distributed import World
 from vitlet.training.evaluate import nothing
 from vitlet.training.job import Measured
+from vitlet.training.terms import make_terms
 from vitlet.transfer.common.backbone import Opened
 from vitlet.transfer.common.loading import TrainingSamples
 from vitlet.transfer.common.objective import TransferObjective

@@ -19,10 +19,10 @@ from vitlet.data.decode import read_image
 from vitlet.data.preprocess import Preprocess
 from vitlet.data.randomness import mix_seed
 from vitlet.errors import VitletError
-from vitlet.training.classifier import make_autocast
 from vitlet.training.distributed import World
 from vitlet.training.evaluate import nothing
 from vitlet.training.loaders import Batches
+from vitlet.training.optim import make_autocast
 from vitlet.transfer.common.backbone import Opened, open_backbone
 from vitlet.transfer.common.job import TransferJob, hold_out, resolved, terms_on
 from vitlet.transfer.common.loading import TrainingSamples, shared_out, training_batches

@@ -14,7 +14,7 @@ from torch import Tensor
 from vitlet.data.decode import read_image
 from vitlet.data.preprocess import Preprocess
 from vitlet.errors import VitletError
-from vitlet.training.classifier import find_device
+from vitlet.training.build import find_device
 from vitlet.transfer.common.exported import read_exported
 from vitlet.transfer.common.objective import Network
 from vitlet.transfer.common.pictures import as_pixels, beside, colour, free_name, make_folder, printable, with_mask

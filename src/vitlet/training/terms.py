@@ -1,16 +1,49 @@
-"""The view of a run's term, from its settings and the network's grid."""
+"""The tasks of a run as terms of its objective: weight schedules, views, and how they are balanced."""
 
 from __future__ import annotations
 
 from vitlet.backbones import Backbone
-from vitlet.config import TaskConfig
+from vitlet.config import RunConfig, TaskConfig
 from vitlet.errors import VitletError
 from vitlet.models.factory import data_statistics
+from vitlet.objective import Objective, Term
+from vitlet.objective.balance import Balance, GradientNorms, Uncertainty
+from vitlet.objective.schedules import Constant, Ramp, Schedule
+from vitlet.tasks.declared import load_task
 from vitlet.tasks.task import Task
 from vitlet.tokens.patch_augment import PatchAugment
 from vitlet.tokens.patch_views import MegaPatches, ShuffledPatches
 from vitlet.tokens.rotated import Rotated
 from vitlet.tokens.views import Chain, PlainView, ViewMaker
+
+
+def make_terms(config: RunConfig, backbone: Backbone) -> list[Term]:
+    """The tasks of a run with their weight schedules and views."""
+    terms = []
+    for name, chosen in config.tasks.items():
+        task = load_task(name)(**chosen.options)
+        weight = _weight_schedule(chosen, task.suggested_schedule, config.epochs)
+        terms.append(Term(task, weight, make_view(chosen, task, backbone)))
+    return terms
+
+
+def _weight_schedule(chosen: TaskConfig, suggested: str, epochs: int) -> Schedule:
+    if (chosen.schedule or suggested) == "constant":
+        return Constant(chosen.weight)
+    warmup = min(20.0, epochs / 5) if chosen.warmup_epochs is None else chosen.warmup_epochs
+    return Ramp(chosen.weight, epochs=epochs, warmup_epochs=warmup)
+
+
+def make_balance(config: RunConfig, *, labels: bool) -> Balance | None:
+    """How the tasks of a run, and its labels if it has any, are weighted against each other; None: by fixed weights."""
+    if config.balance_tasks == "fixed":
+        return None
+    names = [*([Objective.MAIN] if labels else []), *config.tasks]
+    if len(names) < 2:
+        raise VitletError(f"balance_tasks {config.balance_tasks} weighs losses, found only {names[0]}. Add a task.")
+    if config.balance_tasks == "uncertainty":
+        return Uncertainty(names)
+    return GradientNorms(names, labels=labels)
 
 
 def make_view(chosen: TaskConfig, task: Task, backbone: Backbone) -> ViewMaker:

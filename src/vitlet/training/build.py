@@ -1,0 +1,107 @@
+"""From settings to a network: device, backbone, first weights, and every setting that was left open."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitlet.backbones import Backbone, TimmBackbone
+from vitlet.config import RunConfig
+from vitlet.errors import VitletError
+from vitlet.models.factory import build_model
+from vitlet.models.initialise import freeze_all_but_classifier, load_weights, switch_positions_off
+from vitlet.training.inputs import choose_crop
+from vitlet.training.run_folder import run_weights
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name; ``auto`` is the first accelerator, else the CPU."""
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if name == "auto":
+        return accelerator or torch.device("cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise VitletError(f"unknown device {name!r}; use auto, cpu, cuda, cuda:1 or mps.") from None
+    if device.type != "cpu" and (accelerator is None or accelerator.type != device.type):
+        raise VitletError(f"the device {name!r} is not available here; found {accelerator or 'only the CPU'}.")
+    return device
+
+
+def build_backbone(config: RunConfig, num_classes: int) -> tuple[TimmBackbone, dict[str, Any]]:
+    """The network of a run, tried on an empty image, and the arguments that timm built it with."""
+    model, arguments = build_model(
+        config.model,
+        num_classes=num_classes,
+        in_chans=config.in_chans,
+        img_size=config.img_size,
+        drop_path=config.drop_path,
+        model_kwargs=config.model_kwargs,
+        pretrained=config.pretrained,
+    )
+    if config.grad_checkpointing:
+        checkpoint_gradients(model, config.model)
+    backbone = TimmBackbone(model, img_size=config.img_size, in_chans=config.in_chans)
+    backbone.shapes(least=2 if config.tasks else 1)
+    return backbone, arguments
+
+
+def default_workers(device: torch.device) -> int:
+    """Loading processes where none were asked for: on a CPU they would take cores from the training."""
+    return 0 if device.type == "cpu" else min(8, os.cpu_count() or 1)
+
+
+def resolve_settings(config: RunConfig, backbone: Backbone, num_classes: int, device: torch.device) -> RunConfig:
+    """Fill in every setting that was left open, but for the positional embedding."""
+    config = config.resolved(img_size=backbone.img_size)
+    crop_pct = config.crop_pct
+    if crop_pct is None:  # evaluation sees objects at the size that training showed them
+        crop_pct = 0.875 if choose_crop(config) == "resized" else 1.0
+    lr = config.lr
+    if config.lr_base is not None:
+        ratio = config.batch_size / config.lr_base_size
+        lr = config.lr_base * (ratio if config.lr_base_scale == "linear" else ratio**0.5)
+    return replace(
+        config,
+        lr=lr,
+        crop_pct=crop_pct,
+        num_classes=num_classes or None,
+        warmup_epochs=config.epochs / 20 if config.warmup_epochs is None else config.warmup_epochs,
+        device=device.type,  # a continued run may find another one of them free
+        workers=default_workers(device) if config.workers is None else config.workers,
+    )
+
+
+def load_first_weights(model: nn.Module, config: RunConfig) -> list[str]:
+    """Weights of another run, frozen parts and positions, as the settings say; what was done, in sentences."""
+    notes = []
+    if config.init is not None:
+        notes.append(f"from {config.init}: {load_weights(model, find_weights(Path(config.init)))}")
+    if config.freeze:
+        freeze_all_but_classifier(model)
+        notes.append("only the classifier is trained")
+    if config.positions == "off":
+        switch_positions_off(model)
+        notes.append("positional embedding off")
+    return notes
+
+
+def find_weights(place: Path) -> Path:
+    """The file of weights that ``--init`` names: itself, in a folder of timm's local-dir layout, or of a run."""
+    pickled = place / "pytorch_model.bin"
+    if pickled.is_file() and not (place / "model.safetensors").is_file():
+        return pickled
+    return place if place.is_file() else run_weights(place)
+
+
+def checkpoint_gradients(model: nn.Module, name: str) -> None:
+    """Let a network recompute its activations in the backward pass."""
+    try:
+        model.set_grad_checkpointing(True)  # type: ignore[operator]
+    except (AttributeError, AssertionError, NotImplementedError) as problem:
+        raise VitletError(f"{name} cannot recompute its activations; leave out --grad-checkpointing.") from problem
