@@ -1,4 +1,4 @@
-"""Draws the picture of each task's idea beside this file: `python docs/pictures/draw.py`.
+"""Draws the picture of each task's idea beside this file: `python docs/pictures/draw.py [FOLDER]`.
 
 A scan of a handwritten digit, cut into a grid of tokens; what is asked is drawn over it.
 """
@@ -6,10 +6,12 @@ A scan of a handwritten digit, cut into a grid of tokens; what is asked is drawn
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 
 from sklearn.datasets import load_digits
 
+FOLDER = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
 CELL, CELLS = 46, 4
 SIDE = CELL * CELLS
 ASK, GIVEN, SOFT = "#00796b", "#c2185b", "#b2dfdb"
@@ -81,7 +83,7 @@ def panels(name: str, drawings: list[tuple[str, str]], about: str) -> None:
         parts.append(f'<g transform="translate({left} {top})">{drawing}</g>')
         parts.append(words(left + SIDE / 2, SIDE + 36, caption))
     text = "".join([*parts, "</svg>\n"])
-    Path(__file__).with_name(f"{name}.svg").write_text(text, encoding="utf-8")
+    (FOLDER / f"{name}.svg").write_text(text, encoding="utf-8")
 
 
 def pair(first: int, second: int) -> str:

@@ -1,12 +1,341 @@
-"""Which job a run of images is: the one place where the setting ``pretrain`` decides."""
+"""The jobs on labelled and unlabelled images: `ClassifierJob` and `PretrainJob`, side by side over what they share.
+
+Which of them a run is, `job_class` decides: the one place where the setting ``pretrain`` is asked.
+"""
 
 from __future__ import annotations
 
-from vitlet.config import RunConfig
-from vitlet.data.images import Dataset
-from vitlet.training.classifier import ClassifierJob
-from vitlet.training.image_job import ImageJob
-from vitlet.training.pretrain import PretrainJob
+from abc import abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, ClassVar, NoReturn, Self
+
+import torch
+from torch import Tensor, nn
+from torchvision.transforms import v2
+
+from vitlet.config import RunConfig, TaskConfig
+from vitlet.data.images import Dataset, ImageSet
+from vitlet.data.loading import EvaluationSet, evaluation_loader
+from vitlet.data.preprocess import Preprocess
+from vitlet.data.randomness import mix_seed
+from vitlet.data.shards import ShardStream
+from vitlet.data.sources import load_dataset, load_unlabelled
+from vitlet.data.splits import fingerprint
+from vitlet.errors import VitletError
+from vitlet.models.factory import data_statistics, describe_for_timm
+from vitlet.models.initialise import position_names
+from vitlet.objective import Objective, Outcome
+from vitlet.objective.schedules import Schedule, WarmupCosine
+from vitlet.tasks.declared import load_task
+from vitlet.training.build import build_backbone, find_device, load_first_weights, resolve_settings
+from vitlet.training.defaults import choose_tasks
+from vitlet.training.distributed import World
+from vitlet.training.evaluate import Scores, evaluate, evaluate_tasks, nothing
+from vitlet.training.inputs import class_weights, data_request, keep_splits
+from vitlet.training.job import Batches, Job
+from vitlet.training.loaders import training_batches
+from vitlet.training.optim import make_autocast
+from vitlet.training.terms import make_balance, make_terms
+
+
+class ImageJob(Job):
+    """A network on the images of a dataset; what it learns from them, labels or tasks alone, a subclass says.
+
+    Attributes:
+        labelled: whether the labels are learned.
+    """
+
+    SCORES = Scores
+    labelled: ClassVar[bool]
+
+    def __init__(
+        self,
+        config: RunConfig,
+        dataset: Dataset,
+        objective: Objective,
+        preprocess: Preprocess,
+        description: str,
+        notes: list[str],
+    ) -> None:
+        self.config, self.dataset, self.objective, self.preprocess = config, dataset, objective, preprocess
+        self.device = next(objective.parameters()).device
+        self.description, self.notes = description, tuple(notes)
+        self.classes, self.data_note = tuple(dataset.classes), dataset.note
+
+    @classmethod
+    def build(cls, config: RunConfig, dataset: Dataset | None = None, *, open_tasks: bool = False) -> Self:
+        """Find the data, build the network and the objective, and resolve every setting left open.
+
+        Args:
+            config: the settings.
+            dataset: images in place of ``config.data``.
+            open_tasks: of a run that names no task: take those that were measured to help on such data.
+        """
+        device = find_device(config.device)
+        dataset = dataset or cls.load_data(config)
+        choices: tuple[str, ...] = ()
+        if open_tasks:
+            config, why = choose_tasks(config, dataset)
+            choices = (why,)
+        config = cls.with_tasks(config)
+        num_classes = cls.num_classes(config, len(dataset.classes))
+        torch.manual_seed(mix_seed(config.seed))
+        backbone, arguments = build_backbone(config, num_classes)
+        model = backbone.model
+        config = resolve_settings(config, backbone, num_classes, device)
+        config, notes = cls.settle_positions(config, model)
+        notes = [*load_first_weights(model, config), *notes]
+        criterion = cls.criterion(config, dataset, num_classes)
+        balance = make_balance(config, labels=cls.labelled)
+        objective = Objective(backbone, make_terms(config, backbone), criterion, balance).to(device)
+        mean, std = data_statistics(model, config.in_chans)
+        crop_pct = config.crop_pct or 1.0
+        preprocess = Preprocess(backbone.img_size, crop_pct=crop_pct, mean=mean, std=std)
+        dataset = keep_splits(config, dataset, preprocess)
+        names = [*dataset.classes, *(f"unused {index}" for index in range(len(dataset.classes), num_classes))]
+        description = describe_for_timm(
+            model, arguments, img_size=backbone.img_size, crop_pct=crop_pct, mean=mean, std=std, classes=names
+        )
+        job = cls(config, dataset, objective, preprocess, description, notes)
+        job.choices = choices
+        return job
+
+    @classmethod
+    @abstractmethod
+    def load_data(cls, config: RunConfig) -> Dataset:
+        """The images of a run, not yet decoded."""
+
+    @classmethod
+    @abstractmethod
+    def num_classes(cls, config: RunConfig, classes: int) -> int:
+        """Size of the classifier for data of so many classes."""
+
+    @classmethod
+    @abstractmethod
+    def criterion(cls, config: RunConfig, dataset: Dataset, num_classes: int) -> nn.Module:
+        """The loss on labels."""
+
+    @classmethod
+    def with_tasks(cls, config: RunConfig) -> RunConfig:
+        """The settings with this job's usual tasks where it needs some and none are named."""
+        return config
+
+    @classmethod
+    def settle_positions(cls, config: RunConfig, model: nn.Module) -> tuple[RunConfig, list[str]]:
+        """The settings with the positional embedding on or off, and what is to be said of it."""
+        return replace(config, positions="on") if config.positions == "auto" else config, []
+
+    @property
+    def model(self) -> nn.Module:
+        return self.objective.backbone.model
+
+    @property
+    def images(self) -> int:
+        return len(self.dataset.train)
+
+    @cached_property
+    def fingerprints(self) -> dict[str, str]:
+        """Of each split, what tells its choice of images from another; a stream's are not known before the end."""
+        known = {name: each for name, each in self.dataset.splits().items() if not isinstance(each, ShardStream)}
+        return {name: fingerprint(images) for name, images in known.items()}
+
+    @property
+    def validates(self) -> bool:
+        return self.dataset.val is not None
+
+    def batches(self, world: World) -> tuple[Batches, Any]:
+        return training_batches(self.config, self.dataset, self.preprocess, self.device, world)
+
+    def example(self) -> tuple[Tensor, Tensor | None]:
+        """Two images of noise, of the first class."""
+        assert self.config.img_size is not None
+        images = torch.randn(2, self.config.in_chans, *self.config.img_size, device=self.device)
+        return images, self.labels(torch.zeros(2, dtype=torch.long, device=self.device))
+
+    @classmethod
+    @abstractmethod
+    def labels(cls, labels: Tensor) -> Tensor | None:
+        """These labels as the objective takes them."""
+
+    def learning_rate(self) -> Schedule:
+        """Warm-up, then a cosine."""
+        config = self.config
+        return WarmupCosine(config.lr, config.epochs, config.warmup_epochs or 0.0, end=min(config.min_lr, config.lr))
+
+    @cached_property
+    def autocast(self) -> Callable[[], AbstractContextManager[Any]]:
+        """The precision of the network."""
+        return make_autocast(self.config, self.device)
+
+    @cached_property
+    def _loaders(self) -> dict[str, Any]:
+        return {}
+
+    def validation_loader(self, world: World) -> Any:
+        """One for the whole run: its loading processes stay."""
+        if "val" not in self._loaders:
+            assert self.dataset.val is not None
+            self._loaders["val"] = self.evaluation_loader(self.dataset.val, world)
+        return self._loaders["val"]
+
+    def evaluation_loader(self, images: ImageSet, world: World) -> Any:
+        """This process's share of these images, as evaluation sees them."""
+        dataset = EvaluationSet(images, self.preprocess, channels=self.config.in_chans)
+        return evaluation_loader(
+            dataset,
+            batch_size=-(-self.config.batch_size // (world.size * self.config.grad_accum_steps)),
+            workers=self.config.workers or 0,
+            device=str(self.device),
+            share=slice(world.rank, None, world.size),
+        )
+
+
+class ClassifierJob(ImageJob):
+    """A classifier, with any tasks beside the labels."""
+
+    labelled = True
+
+    @classmethod
+    def load_data(cls, config: RunConfig) -> Dataset:
+        return load_dataset(data_request(config))
+
+    @classmethod
+    def num_classes(cls, config: RunConfig, classes: int) -> int:
+        if config.num_classes is not None and config.num_classes < classes:
+            raise VitletError(
+                f"the data has {classes} classes, but num_classes is {config.num_classes}: labels would lie beyond the"
+                " classifier. Leave --num-classes out."
+            )
+        return config.num_classes or classes
+
+    @classmethod
+    def criterion(cls, config: RunConfig, dataset: Dataset, num_classes: int) -> nn.Module:
+        weights = class_weights(config, dataset, num_classes)
+        return nn.CrossEntropyLoss(weights, label_smoothing=config.smoothing or 0.0)
+
+    @classmethod
+    def labels(cls, labels: Tensor) -> Tensor:
+        return labels
+
+    @property
+    def tests(self) -> bool:
+        return self.dataset.test is not None
+
+    @cached_property
+    def mix(self) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
+        """Mixup and cutmix of a batch."""
+        return make_mix(self.config)
+
+    def inputs(self, batch: Any) -> tuple[Tensor, Tensor]:
+        images, labels = batch
+        return self.mix(images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True))
+
+    def validate(self, world: World, between: Callable[[], None], epoch: float) -> dict[str, float]:
+        return self._evaluate(self.validation_loader(world), world, between).to_dict()
+
+    def test(self, world: World) -> Scores:
+        assert self.dataset.test is not None
+        return self._evaluate(self.evaluation_loader(self.dataset.test, world), world, nothing)
+
+    def classify(self, images: Tensor) -> Tensor:
+        """Class scores, as the exported network gives them; a sharded one can only be called as a whole."""
+        if not self.config.fsdp:
+            logits: Tensor = self.model(images)
+            return logits
+        outcome: Outcome = self.objective(images, None, {})
+        assert outcome.logits is not None
+        return outcome.logits
+
+    def _evaluate(self, loader: Any, world: World, between: Callable[[], None]) -> Scores:
+        return evaluate(
+            self.classify,
+            loader,
+            classes=len(self.classes),
+            device=self.device,
+            autocast=self.autocast,
+            world=world,
+            between=between,
+        )
+
+
+class PretrainJob(ImageJob):
+    """A network that learns from the tasks alone, by default from RelViT's two."""
+
+    labelled = False
+    tests = False
+
+    @classmethod
+    def load_data(cls, config: RunConfig) -> Dataset:
+        return load_unlabelled(data_request(config))
+
+    @classmethod
+    def num_classes(cls, config: RunConfig, classes: int) -> int:
+        return 0
+
+    @classmethod
+    def criterion(cls, config: RunConfig, dataset: Dataset, num_classes: int) -> nn.Module:
+        """Never called: there are no labels."""
+        return nn.CrossEntropyLoss(label_smoothing=config.smoothing or 0.0)
+
+    @classmethod
+    def with_tasks(cls, config: RunConfig) -> RunConfig:
+        if config.tasks:
+            return config
+        return replace(config, tasks={"sprel": TaskConfig(1.0), "position": TaskConfig(1.0)})
+
+    @classmethod
+    def settle_positions(cls, config: RunConfig, model: nn.Module) -> tuple[RunConfig, list[str]]:
+        """The positional embedding goes off where it would give the answers of a task away."""
+        given_away = bool(position_names(model)) and any(
+            load_task(name).asks_for_places and task.view != "shuffle" for name, task in config.tasks.items()
+        )
+        if config.positions == "auto":
+            config = replace(config, positions="off" if given_away else "on")
+        if config.positions == "off" or not given_away:
+            return config, []
+        return config, [
+            "the positional embedding is on and the patches are not shuffled: it gives the answers away, so the network"
+            " may learn nothing from the images. Use --positions off, or a shuffled view."
+        ]
+
+    @classmethod
+    def labels(cls, labels: Tensor) -> None:
+        return None
+
+    def inputs(self, batch: Any) -> tuple[Tensor, None]:
+        return batch[0].to(self.device, non_blocking=True), None
+
+    def validate(self, world: World, between: Callable[[], None], epoch: float) -> dict[str, float]:
+        """The losses and metrics of the tasks."""
+        return evaluate_tasks(
+            self.objective,
+            self.validation_loader(world),
+            weights=self.objective.weights(epoch),
+            device=self.device,
+            autocast=self.autocast,
+            world=world,
+            between=between,
+        )
+
+    def test(self, world: World) -> NoReturn:
+        """Frozen features are measured by `vitlet probe`."""
+        raise AssertionError("a pre-training is not tested")
+
+
+def make_mix(config: RunConfig) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
+    """Mixup and cutmix, one of them per batch at equal odds where both are on."""
+    mixes: list[Any] = []
+    if config.mixup:
+        mixes.append(v2.MixUp(alpha=config.mixup, num_classes=config.num_classes))
+    if config.cutmix:
+        mixes.append(v2.CutMix(alpha=config.cutmix, num_classes=config.num_classes))
+    if not mixes:
+        return lambda images, labels: (images, labels)
+    choice: Callable[[Tensor, Any], tuple[Tensor, Any]] = v2.RandomChoice(mixes)
+    return choice
 
 
 def job_class(config: RunConfig) -> type[ImageJob]:
