@@ -79,7 +79,7 @@ def test_refusals() -> None:
         Jigsaw(steps=-1)
     suite = TestJigsaw()
     task = suite.built()
-    with pytest.raises(VitletError, match=r"jigsaw has 3x5 cells to fill, found a grid of 4x5 tokens"):
+    with pytest.raises(VitletError, match=r"jigsaw has a class for each of 3x5 cells, found a grid of 4x5 tokens"):
         task(token_grid(height=4, width=5))
 
 
