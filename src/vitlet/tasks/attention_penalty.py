@@ -95,31 +95,15 @@ def map_loss(maps: Tensor, size: tuple[int, int], penalty: Penalty, preset: str,
 
 
 class AttentionTask(Task):
-    """Base of the tasks that penalize attention in some layers.
-
-    Args:
-        preset: paper, or reference: as the authors' released code has it.
-        layers: which attention layers, as `Layers` reads them.
-        heads: averaged: of the average over heads, or each head's own (the same unless maps are stretched).
-        rows: where there is a class token: normalised: attention to patches counts as shares of a whole; plain: as it
-            is, so that attending to the class token costs nothing (default: paper normalised, reference plain).
-    """
+    """Base of the tasks that penalize attention in some layers; both explain its options."""
 
     asks_for_places = False
     best_depth: ClassVar[float]
     """Where the paper's best layer stands, as a share of all layers."""
 
-    def __init__(
-        self,
-        *,
-        preset: Literal["paper", "reference"] = "paper",
-        layers: str = "auto",
-        heads: Literal["averaged", "each"] = "averaged",
-        rows: Literal["normalised", "plain"] | None = None,
-    ) -> None:
+    def __init__(self, *, preset: str, layers: str, heads: Heads, rows: Rows | None) -> None:
         super().__init__()
-        self.heads: Heads = heads
-        self.rows: Rows = rows or ROWS[preset]
+        self.heads, self.rows = heads, rows or ROWS[preset]
         self.reduction = LAYER_REDUCTIONS[preset]
         self.chosen = Layers(str(layers), self.best_depth, self.name)
         self.needs = self.chosen.needs
