@@ -36,7 +36,8 @@ if TYPE_CHECKING:  # the types of those there are; of others editors know the na
 
 _FUNCTIONS = {function.__name__: function for function in (grid_coords, pair_offsets, sample_pairs)}
 for _module in map(import_module, PUBLIC_TASKS.values()):
-    _FUNCTIONS |= {name: getattr(_module, name) for name in _module.__all__ if isfunction(getattr(_module, name))}
+    _public = [getattr(_module, name) for name in getattr(_module, "__all__", ())]
+    _FUNCTIONS |= {value.__name__: value for value in _public if isfunction(value)}
 globals().update(_FUNCTIONS)
 
 __all__ = sorted(_FUNCTIONS)

@@ -29,9 +29,13 @@ for name in TASKS:
 @pytest.mark.parametrize("name", TASKS)
 def test_the_example_in_the_docstring_runs(name: str) -> None:
     model = timm.create_model("vit_tiny_patch16_224", img_size=16, patch_size=4, embed_dim=8, depth=2, num_heads=2)
-    names = {"vitlet": vitlet, "model": model, "images": torch.randn(2, 3, 16, 16), "labels": torch.tensor([0, 1])}
-    found = doctest.DocTestFinder(recurse=False).find(
-        load_task(name), globs={**names, "criterion": torch.nn.CrossEntropyLoss()}
-    )
+    names: dict[str, Any] = {
+        "vitlet": vitlet,
+        "model": model,
+        "images": torch.randn(2, 3, 16, 16),
+        "labels": torch.tensor([0, 1]),
+    }
+    names |= {"criterion": torch.nn.CrossEntropyLoss(), load_task(name).__name__: load_task(name)}
+    found = doctest.DocTestFinder(recurse=False).find(load_task(name), globs=names)
     assert found and found[0].examples
     assert doctest.DocTestRunner().run(found[0]).failed == 0

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from vitlet.tasks.attention_penalty import AttentionTask, map_loss
+from vitlet.tasks.attention_penalty import AttentionTask, cost_of_maps
 from vitlet.tokens.attention import AttentionMap, Heads, Penalty
 
 __all__ = ["AttentionDistance", "attention_distance_loss"]
@@ -33,7 +33,7 @@ def attention_distance_loss(
 ) -> Tensor:
     """The loss of attention maps ``(B, h, N, N)`` over a grid of ``size`` rows and columns."""
     penalty = PENALTIES[PENALTY_OF_PRESET[preset]]
-    return map_loss(maps, size, lambda rows, distances: penalty(distances), preset, heads)
+    return cost_of_maps(maps, size, lambda rows, distances: penalty(distances), preset, heads)
 
 
 class AttentionDistance(AttentionTask):

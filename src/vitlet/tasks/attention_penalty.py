@@ -86,7 +86,7 @@ def layer_cost(reading: Reading, shape: AttentionShape, reduction: LayerReductio
     return stretched.mean(1).sum().clamp(min=1).log()
 
 
-def map_loss(maps: Tensor, size: tuple[int, int], penalty: Penalty, preset: str, heads: Heads) -> Tensor:
+def cost_of_maps(maps: Tensor, size: tuple[int, int], penalty: Penalty, preset: str, heads: Heads) -> Tensor:
     """The loss of attention maps ``(B, h, N, N)`` over a grid of ``size`` rows and columns, by a preset's reduction."""
     shape = AttentionShape(maps.shape[1], *size, prefix=0, windows=1, tokens=maps.shape[-1], uniform_distance=0.0)
     attention = AttentionMap(shape, grid_coords(*size, device=maps.device)[None, None], maps=maps)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitlet.errors import VitletError
-from vitlet.tasks.attention_penalty import AttentionTask, map_loss
+from vitlet.tasks.attention_penalty import AttentionTask, cost_of_maps
 from vitlet.tasks.task import TaskResult
 from vitlet.tokens.attention import AttentionMap, Heads, Penalty
 from vitlet.tokens.features import Features, Shapes
@@ -84,7 +84,7 @@ def attention_similarity_loss(
 ) -> Tensor:
     """The loss of attention maps ``(B, h, N, N)`` over a grid of ``size`` rows and columns, on these images."""
     penalty = GramPenalty(gram_matrices(images, *size, region)[:, None], preset)
-    return map_loss(maps, size, penalty, preset, heads)
+    return cost_of_maps(maps, size, penalty, preset, heads)
 
 
 class AttentionSimilarity(AttentionTask):
