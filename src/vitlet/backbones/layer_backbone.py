@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from vitlet.backbones.base import Backbone
-from vitlet.backbones.find_grid import GridPlace, Layout, require_layer, shape_of
+from vitlet.backbones.find_grid import GridLayout, GridPlace, require_layer, shape_of
 from vitlet.errors import VitletError
 from vitlet.tokens.features import Features, Grid, Needs, Shapes
 from vitlet.tokens.views import PlainView, View, ViewMaker
@@ -33,7 +33,7 @@ class LayerBackbone(Backbone):
         layer: str,
         img_size: int | tuple[int, int],
         in_chans: int = 3,
-        layout: Layout = "auto",
+        layout: GridLayout = "auto",
         prefix_tokens: int = 0,
     ) -> None:
         super().__init__(model, img_size=img_size, in_chans=in_chans)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vitlet.backbones.base import Backbone, model_img_size
 from vitlet.backbones.find_attention import Survey, survey
 from vitlet.backbones.find_grid import shape_of
-from vitlet.backbones.tap_attention import EXPLICIT_TOKENS, Tap, listening
+from vitlet.backbones.tap_attention import EXPLICIT_TOKENS, AttentionTap, listening
 from vitlet.errors import VitletError, first_line
 from vitlet.tokens.attention import AttentionMap
 from vitlet.tokens.features import Features, Grid, Needs, Shapes
@@ -48,7 +48,7 @@ class TimmBackbone(Backbone):
         self.explicit_tokens = explicit_tokens
         self._channels = 0  # of the last grid, once it was seen
         self._surveys: dict[tuple[int, int], Survey] = {}
-        self._taps: dict[tuple[str, int], Tap] = {}
+        self._taps: dict[tuple[str, int], AttentionTap] = {}
 
     def shapes(self, needs: Needs = Needs(), view: ViewMaker = PlainView(), *, least: int = 2) -> Shapes:
         """As in `Backbone`; of attention it names all layers there are, and gets ready for those asked for."""
@@ -102,13 +102,13 @@ class TimmBackbone(Backbone):
                 self._surveys[size] = survey(self.model, torch.zeros_like(images[:1]).repeat(2, 1, 1, 1))
         return self._surveys[size]
 
-    def _tapped(self, found: Survey, asked: Sequence[int]) -> list[Tap]:
+    def _tapped(self, found: Survey, asked: Sequence[int]) -> list[AttentionTap]:
         """Taps on the layers asked for; one that was set once stays."""
         taps = []
         for layer in (found.layers[index] for index in asked):
             place = (layer.path, layer.call)
             if place not in self._taps:
-                self._taps[place] = Tap(self.model.get_submodule(layer.path), layer.call, self.explicit_tokens)
+                self._taps[place] = AttentionTap(self.model.get_submodule(layer.path), layer.call, self.explicit_tokens)
             taps.append(self._taps[place])
         return taps
 

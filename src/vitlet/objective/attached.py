@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from vitlet.backbones import Backbone, model_img_size
 from vitlet.backbones.find_attention import Survey, survey
-from vitlet.backbones.find_grid import Layout, find_grid, require_layer, shape_of
-from vitlet.backbones.tap_attention import EXPLICIT_TOKENS, Tap
+from vitlet.backbones.find_grid import GridLayout, find_grid, require_layer, shape_of
+from vitlet.backbones.tap_attention import EXPLICIT_TOKENS, AttentionTap
 from vitlet.errors import VitletError
 from vitlet.objective.objective import Term
 from vitlet.tasks.task import Task, ask
@@ -71,7 +71,7 @@ class Listening(Backbone):
         img_size: int | tuple[int, int],
         in_chans: int,
         layer: str | None,
-        layout: Layout,
+        layout: GridLayout,
         prefix_tokens: int | None,
     ) -> None:
         super().__init__(model, img_size=img_size, in_chans=in_chans)
@@ -79,7 +79,7 @@ class Listening(Backbone):
             name = self.describe()
             place = find_grid(model, self._empty(), name=name, layer=layer, layout=layout, prefix=prefix_tokens)
         self.place, self.entry, self.layer = place, Ear(), Ear()
-        self.taps: dict[int, Tap] = {}
+        self.taps: dict[int, AttentionTap] = {}
         self.survey: Survey | None = None
         self.handles = [
             model.register_forward_pre_hook(self.entry.images, with_kwargs=True),
@@ -108,7 +108,7 @@ class Listening(Backbone):
         if needs.attention != "all":
             for index in asked:
                 layer = self.survey.layers[index]
-                self.taps[index] = Tap(self.model.get_submodule(layer.path), layer.call, EXPLICIT_TOKENS)
+                self.taps[index] = AttentionTap(self.model.get_submodule(layer.path), layer.call, EXPLICIT_TOKENS)
                 self.taps[index].listening = True
         return replace(shapes, attention=tuple(layer.shape for layer in self.survey.layers))
 
@@ -207,7 +207,7 @@ def attach(
     layer: str | None = None,
     img_size: int | tuple[int, int] | None = None,
     in_chans: int | None = None,
-    layout: Layout = "auto",
+    layout: GridLayout = "auto",
     prefix_tokens: int | None = None,
 ) -> Attached:
     """Let tasks listen to any module: ``loss = criterion(model(images), labels) + attached.loss()``.

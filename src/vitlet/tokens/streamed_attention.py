@@ -258,7 +258,7 @@ class _Cost(torch.autograd.Function):
         queries, keys = _maps(attended.query), _maps(attended.key)
         batch, heads, tokens, _ = attended.query.shape
         prefix = penalties.prefix
-        found = _Found(batch, heads, tokens - prefix, each, queries)
+        found = _Sums(batch, heads, tokens - prefix, each, queries)
         buffers = _Buffers(queries)
         logsumexp = attended.logsumexp.to(queries.dtype)
         for rows, groups in _row_blocks(len(queries), tokens, prefix, queries.device):
@@ -298,7 +298,7 @@ class _Cost(torch.autograd.Function):
         return (torch.zeros_like(ctx.attended.token), *(None,) * 4)
 
 
-class _Found:
+class _Sums:
     """What accumulates over blocks of rows."""
 
     def __init__(self, batch: int, heads: int, tokens: int, each: bool, like: Tensor) -> None:
