@@ -60,10 +60,7 @@ class Rotation(Task):
     asks_for_places = False
 
     def __init__(
-        self,
-        *,
-        head: Literal["mean", "tokens"] = "mean",
-        tap: Literal["before_norm", "after_norm"] = "before_norm",
+        self, *, head: Literal["mean", "tokens"] = "mean", tap: Literal["before_norm", "after_norm"] = "before_norm"
     ) -> None:
         super().__init__()
         self.kind, self.tap = head, tap

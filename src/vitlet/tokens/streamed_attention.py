@@ -193,13 +193,7 @@ def _by_rows(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _gradients(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    logsumexp: Tensor,
-    of_out: Tensor,
-    waiting: list[_Waiting],
+    query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor, of_out: Tensor, waiting: list[_Waiting]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of queries, keys and values, ``(K, T, d)``."""
     queries, keys, values, of_outs = map(_maps, (query, key, value, of_out))
