@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from vitlet.errors import VitletError, nearest
+from vitlet.tokens.features import Grid
+from vitlet.tokens.views import View
 
 GridLayout = Literal["auto", "NCHW", "NHWC", "NLC"]
 
@@ -64,6 +66,13 @@ class GridPlace:
             if self.layout == "NHWC" or (self.layout == "auto" and second and not first):
                 return tensor.permute(0, 3, 1, 2)
         return None
+
+    def grid(self, output: Any, view: View) -> Grid:
+        """The layer's output as a grid over the images of a view."""
+        tokens = self.read(output, *view.images.shape[2:])
+        if tokens is None:
+            raise self.refusal(shape_of(output), *view.images.shape[2:])
+        return Grid(tokens, view.coords(*tokens.shape[2:]).to(tokens.device))
 
     def _whole(self, rows: int, height: int) -> bool:
         """Whether so many rows are all those of an image; at other sizes than the known one they may be rounded."""

@@ -1,15 +1,15 @@
 """Attention maps out of any network, without changing what it computes and without per-model code.
 
 Attention is two things to PyTorch: a call of ``scaled_dot_product_attention``, or a softmax over the last axis of
-scores. `find_attention` finds the calls of a network whose result is a map over the grid. An `AttentionTap` then watches
-the one module that makes such a call: a small map is computed openly and handed on, of a large one only queries and keys
-are kept. All other modules run as they are, on their fused kernels. Nothing enters a state dict.
+scores. `find_attention` finds the calls of a network whose result is a map over the grid. An `AttentionTap` then
+watches the one module that makes such a call: a small map is computed openly and handed on, of a large one only queries
+and keys are kept. All other modules run as they are, on their fused kernels. Nothing enters a state dict.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -209,7 +209,7 @@ class AttentionTap:
 
 
 @contextmanager
-def listening(taps: Sequence[AttentionTap]) -> Iterator[None]:
+def listening(taps: Collection[AttentionTap]) -> Iterator[None]:
     """Keep what the taps catch."""
     for tap in taps:
         tap.listening = True

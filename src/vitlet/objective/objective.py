@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from operator import or_
 from typing import Any
 
 import torch
@@ -100,23 +101,16 @@ class Objective(nn.Module):
             if not callable(term.weight) and term.weight < 0:
                 raise VitletError(f"the weight of {term.task.name!r} is {term.weight:g}; it needs to be 0 or more.")
         for view, group in _by_view(self.terms).items():
-            needs = self._needs(group)
+            needs = joint_needs(group)
             shapes = backbone.shapes(needs, view)
             for term in group:
                 term.task.build(shapes)
-            if self._needs(group) != needs:  # a task knows by now what it reads of all that it asked about
-                backbone.shapes(self._needs(group), view)
+            if joint_needs(group) != needs:  # a task knows by now what it reads of all that it asked about
+                backbone.shapes(joint_needs(group), view)
         parameter = next(backbone.parameters(), None)
         self.tasks = nn.ModuleDict({term.task.name: term.task for term in self.terms})
         if parameter is not None:
             self.tasks.to(parameter.device)
-
-    @staticmethod
-    def _needs(terms: Sequence[Term]) -> Needs:
-        needs = Needs()
-        for term in terms:
-            needs |= term.task.needs
-        return needs
 
     def task_parameters(self) -> Iterator[nn.Parameter]:
         """Parameters of the tasks' heads (and of their balance), for an optimizer that already has the model's."""
@@ -156,7 +150,7 @@ class Objective(nn.Module):
         total: Tensor | None = None
         for maker, terms in groups.items():
             labelled = labels is not None and maker == PlainView()
-            needs = self._needs(terms) | self.main_needs if labelled else self._needs(terms)
+            needs = joint_needs(terms) | self.main_needs if labelled else joint_needs(terms)
             features: Features = self.backbone(maker(images), needs)
             if maker == PlainView():
                 logits = features.logits
@@ -182,6 +176,11 @@ class Objective(nn.Module):
             balanced = self.balance(losses, weights, self.backbone.model)
             return Outcome(balanced.total, logits, detached, metrics, balanced.weights, balanced.norms)
         return Outcome(total, logits, detached, metrics, weights)
+
+
+def joint_needs(terms: Sequence[Term]) -> Needs:
+    """All that the tasks of these terms read."""
+    return reduce(or_, (term.task.needs for term in terms), Needs())
 
 
 def _by_view(terms: Sequence[Term], *, evaluation: bool = False) -> dict[ViewMaker, list[Term]]:

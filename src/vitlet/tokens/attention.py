@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vitlet.tokens.geometry import manhattan
 from vitlet.tokens.streamed_attention import Attended, Penalties
+from vitlet.tokens.streamed_attention import Reading as Reading
 
 Heads = Literal["averaged", "each"]
 Rows = Literal["normalised", "plain"]
@@ -43,24 +44,6 @@ class AttentionShape:
     windows: int
     tokens: int
     uniform_distance: float
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What one pass over a map tells; one column for the average over heads, or one per head.
-
-    Attributes:
-        cost: ``(B, 1 or h)``, penalty times attention, summed over the pairs of an image; carries gradients.
-        penalty: ``(1 or B,)``, the sum of the penalties.
-        distance: mean attention distance in cells, over rows normalised to their tokens with a place; no gradients.
-        low, high: ``(B, 1 or h)``, the smallest and largest weight of a map, if they were asked for, with gradients.
-    """
-
-    cost: Tensor
-    penalty: Tensor
-    distance: Tensor
-    low: Tensor | None = None
-    high: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +93,9 @@ class AttentionMap:
             extremes: find the smallest and largest weight.
         """
         if self.maps is None:
-            return self._read_blocked(penalty, heads, rows, extremes)
+            assert self.attended is not None
+            on_pairs = Penalties(self.coords[:, 0], penalty, self.shape.prefix, rows == "normalised")
+            return self.attended.read(on_pairs, each=heads == "each", extremes=extremes)  # type: ignore[no-any-return]
         as_they_are = rows == "plain" or self._whole
         # The average first where that is allowed: all that follows, forward and backward, is then h times smaller.
         early = heads == "averaged" and as_they_are
@@ -155,15 +140,6 @@ class AttentionMap:
             return maps
         mass = maps if self.visible is None else maps * self.visible[:, None]
         return maps / mass.sum(-1, keepdim=True).clamp(min=1e-30)
-
-    def _read_blocked(self, penalty: Penalty, heads: Heads, rows: Rows, extremes: bool) -> Reading:
-        assert self.attended is not None
-        penalties = Penalties(self.coords[:, 0], penalty, self.shape.prefix, rows == "normalised")
-        found = self.attended.cost(penalties, each=heads == "each", extremes=extremes)
-        if not extremes:
-            return Reading(found.cost, found.penalty, found.distance)
-        low, high = (self.attended.weight(index, penalties) for index in (found.lowest, found.highest))
-        return Reading(found.cost, found.penalty, found.distance, low, high)
 
 
 def masked(values: Tensor, visible: Tensor | None) -> Tensor:

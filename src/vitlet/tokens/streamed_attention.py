@@ -24,14 +24,22 @@ ACCELERATOR_BLOCK = 1 << 25
 """On other devices, whose caches do not matter as much."""
 
 
-class Costs(NamedTuple):
-    """What a pass over the weights finds; costs and indices are ``(B, 1 or h)``, an index counts pairs row by row."""
+@dataclass(frozen=True)
+class Reading:
+    """What one pass over a map tells; one column for the average over heads, or one per head.
+
+    Attributes:
+        cost: ``(B, 1 or h)``, penalty times attention, summed over the pairs of an image; carries gradients.
+        penalty: ``(1 or B,)``, the sum of the penalties.
+        distance: mean attention distance in cells, over rows normalised to their tokens with a place; no gradients.
+        low, high: ``(B, 1 or h)``, the smallest and largest weight of a map, if they were asked for, with gradients.
+    """
 
     cost: Tensor
     penalty: Tensor
     distance: Tensor
-    lowest: Tensor
-    highest: Tensor
+    low: Tensor | None = None
+    high: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -74,13 +82,14 @@ class Attended:
     waiting: list[_Waiting] = field(default_factory=list)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # loops over blocks: nothing to gain from tracing them
-    def cost(self, penalties: Penalties, *, each: bool = False, extremes: bool = False) -> Costs:
+    def read(self, penalties: Penalties, *, each: bool = False, extremes: bool = False) -> Reading:
         """Penalty times weight, summed over the pairs of every image, of the heads' average or of each head."""
         with torch.autocast(self.query.device.type, enabled=False):
-            found: tuple[Tensor, ...] = _Cost.apply(self.token, self, penalties, each, extremes)
-        return Costs(*found)
+            cost, penalty, distance, *ends = _Cost.apply(self.token, self, penalties, each, extremes)
+        # The ends are indices of pairs, counted row by row: their weights are computed again, with gradients.
+        return Reading(cost, penalty, distance, *(self._weight(index, penalties) for index in ends if extremes))
 
-    def weight(self, index: Tensor, penalties: Penalties) -> Tensor:
+    def _weight(self, index: Tensor, penalties: Penalties) -> Tensor:
         """Weights of single pairs, differentiable: ``(B, 1 or h)`` to ``(B, 1 or h)``, 1 for the heads' average."""
         heads, tokens = self.query.shape[1], self.query.shape[2] - penalties.prefix
         row = (index // tokens + penalties.prefix).expand(-1, heads)  # B, h
