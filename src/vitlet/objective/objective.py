@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vitlet.backbones import Backbone
 from vitlet.errors import VitletError
-from vitlet.objective.balance import Balance
+from vitlet.objective.balance import Balance, Weights
 from vitlet.objective.schedules import Constant, Schedule
 from vitlet.tasks.task import Task, ask
 from vitlet.tokens.features import Features, Needs
@@ -64,7 +64,7 @@ class Outcome:
     logits: Tensor | None
     parts: dict[str, Tensor]
     metrics: dict[str, Tensor | float]
-    weights: Mapping[str, float | Tensor] = field(default_factory=dict)
+    weights: Weights = field(default_factory=dict)
     norms: Mapping[str, Tensor] = field(default_factory=dict)
 
 
@@ -128,9 +128,7 @@ class Objective(nn.Module):
             raise VitletError("labels were given, but the backbone gives no logits. Leave the labels out.")
         return {self.MAIN: self.criterion(features.logits, labels)}
 
-    def forward(
-        self, images: Tensor, labels: Any = None, weights: Mapping[str, float | Tensor] | None = None
-    ) -> Outcome:
+    def forward(self, images: Tensor, labels: Any = None, weights: Weights | None = None) -> Outcome:
         """One step's losses.
 
         Args:
