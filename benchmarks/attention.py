@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from timing import PeakMemory, Report, cpu_ms
-from vitlet.backbones.tap_attention import EXPLICIT_TOKENS, Tap, listening
+from vitlet.backbones.tap_attention import EXPLICIT_TOKENS, AttentionTap, listening
 from vitlet.tasks.attention_distance import AttentionDistance, linear_penalty
 from vitlet.tasks.attention_similarity import AttentionSimilarity
 from vitlet.tasks.task import Task
@@ -83,7 +83,7 @@ class Layer:
         """As vitlet does it: a tap on the module, then the task on the map."""
         task.build(Shapes(GridShape(1, self.shape.height, self.shape.width), attention=(self.shape,)))
         core = Core()
-        tap = Tap(core, 0, explicit_tokens)
+        tap = AttentionTap(core, 0, explicit_tokens)
 
         def run() -> None:
             with listening([tap]):

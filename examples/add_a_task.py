@@ -23,6 +23,10 @@ class Border(Task):
 
     Args:
         loss: l1 or squared error.
+
+    Example:
+        >>> attached = vitlet.attach(model, [Border(loss="mse")])
+        >>> loss = criterion(model(images), labels) + attached.loss()
     """
 
     name = "border"

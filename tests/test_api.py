@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 
 import pytest
 
 import vitlet
 from builders import ROOT
+from vitlet.tasks.registry import BUILT_IN, PUBLIC_TASKS
 
-PUBLIC = [
+sys.path.insert(0, str(ROOT / "docs"))
+import hooks
+
+PROMISED = [
     "Angle",
     "Attached",
     "AttentionDistance",
@@ -42,27 +47,46 @@ PUBLIC = [
 ]
 
 
+PUBLIC = sorted({*PROMISED, *PUBLIC_TASKS})
+PAGE = hooks.filled((ROOT / "docs" / "api.md").read_text(encoding="utf-8"))
+
+
 def test_the_public_names_are_these() -> None:
-    """Taking one away, or renaming it, is a change of the minor version; add new ones here and to docs/api.md."""
-    missing = set(PUBLIC) - set(vitlet.__all__)
+    """Taking one away, or renaming it, is a change of the minor version. A task is public by being built in."""
+    missing = set(PROMISED) - set(vitlet.__all__)
     assert not missing, f"gone: {missing}"
     assert set(vitlet.__all__) - {"__version__"} == set(PUBLIC)
 
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_public_names_are_there_and_documented(name: str) -> None:
-    found = getattr(vitlet, name)
-    assert inspect.getdoc(found)
-    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    assert re.search(rf"^::: vitlet\.[\w.]*\b{name}\b", page, flags=re.MULTILINE), f"{name} is not in docs/api.md"
+    assert inspect.getdoc(getattr(vitlet, name))
+    assert re.search(rf"^::: vitlet\.[\w.]*\b{name}\b", PAGE, flags=re.MULTILINE), f"{name} is not in docs/api.md"
 
 
 def test_what_the_page_lists_is_there() -> None:
     from importlib import import_module
 
-    for path in re.findall(r"^::: ([\w.]+)$", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.MULTILINE):
+    for path in re.findall(r"^::: ([\w.]+)$", PAGE, re.MULTILINE):
         module, _, name = path.rpartition(".")
         assert inspect.getdoc(getattr(import_module(module), name)), path
+
+
+def test_every_function_is_on_the_page() -> None:
+    from vitlet import functional
+
+    listed = {path.rpartition(".")[2] for path in re.findall(r"^::: ([\w.]+)$", PAGE, re.MULTILINE)}
+    assert set(functional.__all__) <= listed
+
+
+def test_every_task_has_one_card() -> None:
+    """A table under the title of a page of docs/tasks names it; the site's table and navigation are made of these."""
+    told = [name for rows in hooks.cards().values() for name in hooks.named(rows)]
+    assert sorted(told) == sorted(BUILT_IN)
+    index = hooks.filled((ROOT / "docs" / "tasks" / "index.md").read_text(encoding="utf-8"))
+    assert all(f"`{name}`" in index for name in BUILT_IN)
+    navigation = hooks.on_config({"nav": [{"Tasks": [{"Which task": "tasks/index.md"}]}]})["nav"][0]["Tasks"]
+    assert [path for entry in navigation[1:] for path in entry.values()] == [f"tasks/{card}" for card in hooks.cards()]
 
 
 def test_nothing_else_hides_behind_an_attribute() -> None:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from vitlet.moved import keep_old_paths
 from vitlet.registration import register_networks
+from vitlet.tasks.registry import PUBLIC_TASKS, typed_imports
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the public names; at run time they are read from here, and imported when first used
     from vitlet import functional as functional
     from vitlet import testing as testing
     from vitlet.backbones import LayerBackbone as LayerBackbone
@@ -28,15 +29,7 @@ if TYPE_CHECKING:
     from vitlet.objective.attached import attach as attach
     from vitlet.objective.schedules import Ramp as Ramp
     from vitlet.objective.timm_task import TimmTrainingTask as TimmTrainingTask
-    from vitlet.tasks.angle import Angle as Angle
-    from vitlet.tasks.attention_distance import AttentionDistance as AttentionDistance
-    from vitlet.tasks.attention_similarity import AttentionSimilarity as AttentionSimilarity
-    from vitlet.tasks.distance import Distance as Distance
-    from vitlet.tasks.drloc import DRLoc as DRLoc
-    from vitlet.tasks.jigsaw import Jigsaw as Jigsaw
-    from vitlet.tasks.position import Position as Position
-    from vitlet.tasks.rotation import Rotation as Rotation
-    from vitlet.tasks.sprel import SpatialRelations as SpatialRelations
+    from vitlet.tasks import *  # noqa: F403  # every built-in task
     from vitlet.tokens.patch_augment import PatchAugment as PatchAugment
     from vitlet.tokens.patch_views import MegaPatches as MegaPatches
     from vitlet.tokens.patch_views import ShuffledPatches as ShuffledPatches
@@ -44,46 +37,16 @@ if TYPE_CHECKING:
     from vitlet.tokens.views import Chain as Chain
     from vitlet.training.loop import train as train
 
-_HOME = {
-    "Angle": "vitlet.tasks.angle",
-    "Attached": "vitlet.objective.attached",
-    "AttentionDistance": "vitlet.tasks.attention_distance",
-    "AttentionSimilarity": "vitlet.tasks.attention_similarity",
-    "Chain": "vitlet.tokens.views",
-    "DRLoc": "vitlet.tasks.drloc",
-    "Distance": "vitlet.tasks.distance",
-    "Jigsaw": "vitlet.tasks.jigsaw",
-    "LayerBackbone": "vitlet.backbones",
-    "MegaPatches": "vitlet.tokens.patch_views",
-    "Objective": "vitlet.objective",
-    "Outcome": "vitlet.objective",
-    "PatchAugment": "vitlet.tokens.patch_augment",
-    "Position": "vitlet.tasks.position",
-    "Ramp": "vitlet.objective.schedules",
-    "Rotated": "vitlet.tokens.rotated",
-    "Rotation": "vitlet.tasks.rotation",
-    "RunConfig": "vitlet.config",
-    "ShuffledPatches": "vitlet.tokens.patch_views",
-    "SpatialRelations": "vitlet.tasks.sprel",
-    "Term": "vitlet.objective",
-    "TimmBackbone": "vitlet.backbones",
-    "TimmTrainingTask": "vitlet.objective.timm_task",
-    "VitletError": "vitlet.errors",
-    "attach": "vitlet.objective.attached",
-    "train": "vitlet.training.loop",
-}
+_HOME = typed_imports(__file__) | PUBLIC_TASKS
 
-_MODULES = ("functional", "testing")
-
-__all__ = ["__version__", *sorted((*_HOME, *_MODULES))]
+__all__ = ["__version__", *sorted(_HOME)]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"vitlet.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'vitlet' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    home = _HOME[name]
+    return import_module(f"vitlet.{name}") if home == "vitlet" else getattr(import_module(home), name)
 
 
 def __dir__() -> list[str]:

@@ -189,6 +189,7 @@ def test_door_timm_task() -> None:
 
 def test_one_step_with_bfloat16_and_compile() -> None:
     objective = vitlet.Objective(vitlet.TimmBackbone(small_vit()), [vitlet.Term(vitlet.DRLoc(hidden=16), 0.5)])
+    torch.compiler.reset()  # batch sizes of other tests would make it dynamic
     compiled = torch.compile(objective, backend="eager")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         outcome = compiled(*batch())

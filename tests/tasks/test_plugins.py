@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,6 @@ class TestBorder(TaskSuite):
     """The example, by the common suite."""
 
     task = Border
-    settings = ({}, {"loss": "mse"})
 
     def slow_loss(self, task: Border, tokens: Tensor, coords: Tensor) -> float:
         total, (batch, _, height, width) = 0.0, tokens.shape
@@ -37,6 +37,20 @@ class TestBorder(TaskSuite):
                 off = task.head(token).item() - min(row, column, height - 1 - row, width - 1 - column)
                 total += abs(off) if task.loss.__name__ == "l1_loss" else off**2
         return total / (batch * height * width)
+
+
+def test_the_class_of_the_page_passes_the_suite_that_it_tells_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/add_a_task.md: its first block, as the file that a reader would make of it."""
+    page = (ROOT / "docs" / "add_a_task.md").read_text(encoding="utf-8")
+    (tmp_path / "row.py").write_text(page.split("```python\n")[1].split("```")[0], encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    suite = type("TestRow", (TaskSuite,), {"task": import_module("row").Row})()
+    tests = [name for name in dir(suite) if name.startswith("test_")]
+    assert len(tests) > 5
+    for name in tests:
+        getattr(suite, name)()
 
 
 def install(folder: Path, entry: str, *, package: str = "borderland", text: str | None = None) -> None:

@@ -316,25 +316,6 @@ def test_positions_of_another_grid_are_refused() -> None:
         task(features(torch.randn(BATCH, CHANNELS, WIDTH, HEIGHT), grid_coords(WIDTH, HEIGHT)[None]))
 
 
-@pytest.mark.parametrize("name", TASKS)
-@pytest.mark.parametrize("kind", ["regular", "shuffled"])
-def test_bfloat16_and_compile(name: str, kind: str) -> None:
-    tokens, coords = torch.randn(BATCH, CHANNELS, HEIGHT, WIDTH, requires_grad=True), coordinates(kind)
-    task = built(name)
-
-    def step(tokens: Tensor) -> Tensor:
-        return task(features(tokens, coords)).loss
-
-    expected = step(tokens)
-    compiled = torch.compile(step, fullgraph=True, backend="eager")
-    assert compiled(tokens).item() == pytest.approx(expected.item())
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = step(tokens)
-    assert loss.dtype == torch.float32
-    assert loss.item() == pytest.approx(expected.item(), rel=0.05)
-    loss.backward()
-
-
 def test_a_term_of_each_view_in_one_objective() -> None:
     """Classifier and DRLoc on the plain view, sprel shuffled, position on mega-patches: three forwards."""
     model = small_vit(dynamic_img_size=True)

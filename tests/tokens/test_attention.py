@@ -24,7 +24,7 @@ from vitlet.tasks.attention_penalty import Layers
 from vitlet.tasks.attention_similarity import (
     SMALL_POWER,
     AttentionSimilarity,
-    GramPrice,
+    GramPenalty,
     attention_similarity_loss,
     gram_matrices,
 )
@@ -141,7 +141,7 @@ def test_similarity_equals_a_slow_loop(preset: Any, heads: Any) -> None:
 
 def test_differences_of_gram_matrices_are_symmetric_hollow_and_not_negative() -> None:
     images = torch.randn(BATCH, 3, HEIGHT * PATCH, WIDTH * PATCH)
-    prices = GramPrice(gram_matrices(images, HEIGHT, WIDTH)[:, None], "paper")(slice(None), torch.empty(0))
+    prices = GramPenalty(gram_matrices(images, HEIGHT, WIDTH)[:, None], "paper")(slice(None), torch.empty(0))
     assert prices.shape == (BATCH, 1, TOKENS, TOKENS)
     assert torch.equal(prices, prices.transpose(2, 3))
     assert (prices.diagonal(dim1=2, dim2=3) == 0).all() and (prices >= 0).all() and prices.max() > 0
@@ -174,7 +174,7 @@ def read(inputs: list[Tensor], attention: AttentionMap, price: Any, openly: bool
         out, attended = attend(query, key, value, 8**-0.5)
         found = AttentionMap(attention.shape, attention.coords, attended=attended)
     reading = found.read(price, **how)
-    parts = [out, reading.cost, reading.price, reading.distance]
+    parts = [out, reading.cost, reading.penalty, reading.distance]
     loss = (out.double() ** 2).mean() + (
         reading.cost * torch.arange(1, reading.cost.numel() + 1).view_as(reading.cost)
     ).sum()
@@ -193,7 +193,7 @@ def test_without_a_map_it_is_the_same(
     monkeypatch.setitem(BLOCKS, "cpu", 900)  # several blocks, the last of them shorter
     inputs, attention = in_both_ways(63, prefix)
     grams = torch.randn(BATCH, 1, 63, 9)
-    for price in (lambda rows, far: smooth_sign_penalty(far), GramPrice(grams, "reference")):
+    for price in (lambda rows, far: smooth_sign_penalty(far), GramPenalty(grams, "reference")):
         first, second = (
             read(inputs, attention, price, way, heads=heads, rows=rows, extremes=extremes) for way in (True, False)
         )

@@ -18,7 +18,7 @@ from vitlet.tasks.position import Position
 from vitlet.tasks.sprel import SpatialRelations
 from vitlet.tokens.features import Grid
 from vitlet.tokens.geometry import grid_coords
-from vitlet.tokens.patch_augment import PatchAugment, blend, grey, random_crops, turn_hue
+from vitlet.tokens.patch_augment import PatchAugment, blend_patches, grey_patches, random_crops, turn_hue
 from vitlet.tokens.patch_views import MegaPatches, ShuffledPatches, area_weights, from_patches, to_patches
 from vitlet.tokens.views import Chain, PlainView, View, ViewMaker, settled
 from vitlet.training.terms import make_terms
@@ -174,14 +174,14 @@ def test_crops_equal_a_slow_loop(patch: int, size: int) -> None:
 def test_colours_equal_torchvision() -> None:
     pixels = to_patches(photographs(), 8).flatten(0, 1)
     amounts = torch.linspace(-0.4, 0.4, len(pixels)).view(-1, 1, 1, 1)
-    contrast = blend(pixels, grey(pixels).mean((1, 2, 3), keepdim=True), 1 + amounts)
-    saturation = blend(pixels, grey(pixels), 1 + amounts)
+    contrast = blend_patches(pixels, grey_patches(pixels).mean((1, 2, 3), keepdim=True), 1 + amounts)
+    saturation = blend_patches(pixels, grey_patches(pixels), 1 + amounts)
     hue = turn_hue(pixels, amounts / 4)
     for one, amount, *found in zip(pixels, amounts.flatten().tolist(), contrast, saturation, hue, strict=True):
         torch.testing.assert_close(found[0], reference.adjust_contrast(one, 1 + amount), atol=1e-5, rtol=0)
         torch.testing.assert_close(found[1], reference.adjust_saturation(one, 1 + amount), atol=1e-5, rtol=0)
         torch.testing.assert_close(found[2], reference.adjust_hue(one, amount / 4), atol=1e-5, rtol=0)
-    torch.testing.assert_close(grey(pixels)[:, :1], reference.rgb_to_grayscale(pixels), atol=1e-5, rtol=0)
+    torch.testing.assert_close(grey_patches(pixels)[:, :1], reference.rgb_to_grayscale(pixels), atol=1e-5, rtol=0)
 
 
 def test_patches_are_augmented_one_by_one() -> None:
@@ -207,7 +207,7 @@ def test_patches_are_augmented_one_by_one() -> None:
 
 
 def test_grey_images_change_in_brightness_and_contrast() -> None:
-    images = grey(photographs())
+    images = grey_patches(photographs())
     view = PatchAugment(8, (0.5,), (0.5,))(images * 2 - 1)
     assert view.images.shape == images.shape
     assert not torch.equal(view.images, images * 2 - 1)

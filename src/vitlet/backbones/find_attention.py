@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vitlet.backbones.tap_attention import Caught, SdpaCall, is_attention, untapped
+from vitlet.backbones.tap_attention import AttentionTap, Caught, SdpaCall, is_attention, untapped
 from vitlet.backbones.windows import NOT_OVER_PLACES, find_windows
 from vitlet.errors import VitletError
 from vitlet.tokens.attention import AttentionMap, AttentionShape, uniform_distance
@@ -41,6 +41,10 @@ class Layer:
     cells: Tensor | None = None
     visible: Tensor | None = None
 
+    def tap(self, model: nn.Module, explicit_tokens: int) -> AttentionTap:
+        """A tap on this layer."""
+        return AttentionTap(model.get_submodule(self.path), self.call, explicit_tokens)
+
     def read(self, caught: Caught, view: View) -> AttentionMap:
         """What was caught, with places."""
         coords = view.coords(self.shape.height, self.shape.width)  # 1 or B, cells, 2
@@ -59,6 +63,10 @@ class Survey:
 
     layers: tuple[Layer, ...]
     others: tuple[str, ...]
+
+    def read(self, taps: Mapping[int, AttentionTap], view: View) -> dict[int, AttentionMap]:
+        """The maps that taps caught, by index of the layer."""
+        return {index: self.layers[index].read(tap.take(), view) for index, tap in taps.items()}
 
     def resolve(self, asked: Sequence[int] | str, model: str) -> tuple[int, ...]:
         """Indices from 0 of the layers asked for, in order."""

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from vitlet.errors import VitletError, nearest
+from vitlet.tokens.features import Grid
+from vitlet.tokens.views import View
 
-Layout = Literal["auto", "NCHW", "NHWC", "NLC"]
+GridLayout = Literal["auto", "NCHW", "NHWC", "NLC"]
 
 MOST_EXTRA = 8
 """Class and register tokens that a sequence may have where its first layers do not tell."""
@@ -39,7 +41,7 @@ class GridPlace:
     """
 
     layer: str
-    layout: Layout = "auto"
+    layout: GridLayout = "auto"
     prefix: int = 0
     suffix: int = 0
     rows: int = 0
@@ -64,6 +66,13 @@ class GridPlace:
             if self.layout == "NHWC" or (self.layout == "auto" and second and not first):
                 return tensor.permute(0, 3, 1, 2)
         return None
+
+    def grid(self, output: Any, view: View) -> Grid:
+        """The layer's output as a grid over the images of a view."""
+        tokens = self.read(output, *view.images.shape[2:])
+        if tokens is None:
+            raise self.refusal(shape_of(output), *view.images.shape[2:])
+        return Grid(tokens, view.coords(*tokens.shape[2:]).to(tokens.device))
 
     def _whole(self, rows: int, height: int) -> bool:
         """Whether so many rows are all those of an image; at other sizes than the known one they may be rounded."""
@@ -113,7 +122,7 @@ def shape_of(output: Any) -> str:
     return f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
 
 
-class _Found(NamedTuple):
+class _GridLayer(NamedTuple):
     """A layer whose output can be read as a grid.
 
     Attributes:
@@ -139,7 +148,7 @@ class _Walk:
         self.placed: dict[int, tuple[int, int]] = {}  # by length: first token with a place, and their number
         self.in_order: dict[int, bool] = {}  # by length: whether tokens were last seen row by row
         self.seen: dict[str, str] = {}  # the last output of each layer in words
-        self.grids: list[_Found] = []
+        self.grids: list[_GridLayer] = []
 
     def note(self, name: str) -> Any:
         """A hook for the layer of that name."""
@@ -164,7 +173,7 @@ class _Walk:
             trouble = self._trouble(tensor, grid) if tensor.ndim == 3 else ""
             place = replace(place, rows=rows, height=self.size[0])
             projection = isinstance(module, nn.Linear) and not alike
-            self.grids.append(_Found(place, rows * columns, projection, alike and learns, trouble))
+            self.grids.append(_GridLayer(place, rows * columns, projection, alike and learns, trouble))
 
         return hook
 
@@ -218,7 +227,7 @@ def find_grid(
     *,
     name: str,
     layer: str | None = None,
-    layout: Layout = "auto",
+    layout: GridLayout = "auto",
     prefix: int | None = None,
 ) -> GridPlace:
     """Where a module's token grid is: in this layer, or in the last layer that has one.
@@ -261,7 +270,7 @@ def find_grid(
     return found.place
 
 
-def _chosen(walk: _Walk, answer: Any) -> _Found | None:
+def _chosen(walk: _Walk, answer: Any) -> _GridLayer | None:
     """The last grid, or the last of the coarsest where the answer is a map."""
     dense = any(min(part.shape[2:]) > 1 for part in _tensors(answer))
     fewest = min((found.tokens for found in walk.grids), default=0)
@@ -272,7 +281,7 @@ def _chosen(walk: _Walk, answer: Any) -> _Found | None:
     return (bodies or fitting)[-1]
 
 
-def _named(walk: _Walk, layer: str, name: str) -> _Found:
+def _named(walk: _Walk, layer: str, name: str) -> _GridLayer:
     for found in reversed(walk.grids):
         if found.place.layer == layer:
             return found

@@ -8,9 +8,9 @@ from typing import Any
 from torch import nn
 
 from vitlet.backbones.base import Backbone
-from vitlet.backbones.find_grid import GridPlace, Layout, require_layer, shape_of
+from vitlet.backbones.find_grid import GridLayout, GridPlace, require_layer
 from vitlet.errors import VitletError
-from vitlet.tokens.features import Features, Grid, Needs, Shapes
+from vitlet.tokens.features import Features, Needs, Shapes
 from vitlet.tokens.views import PlainView, View, ViewMaker
 
 
@@ -33,7 +33,7 @@ class LayerBackbone(Backbone):
         layer: str,
         img_size: int | tuple[int, int],
         in_chans: int = 3,
-        layout: Layout = "auto",
+        layout: GridLayout = "auto",
         prefix_tokens: int = 0,
     ) -> None:
         super().__init__(model, img_size=img_size, in_chans=in_chans)
@@ -77,8 +77,5 @@ class LayerBackbone(Backbone):
             output, self._output = self._output, None
         if output is None:
             raise VitletError(f"the layer {self.layer!r} did not run in the forward pass of {self.describe()}.")
-        tokens = self.place.read(output, *view.images.shape[2:])
-        if tokens is None:
-            raise self.place.refusal(shape_of(output), *view.images.shape[2:])
         logits = getattr(logits, "logits", logits)  # Hugging Face models answer with a record
-        return Features(images=view.images, last=Grid(tokens, view.coords(*tokens.shape[2:])), logits=logits)
+        return Features(images=view.images, last=self.place.grid(output, view), logits=logits)

@@ -1,15 +1,15 @@
 """Attention maps out of any network, without changing what it computes and without per-model code.
 
 Attention is two things to PyTorch: a call of ``scaled_dot_product_attention``, or a softmax over the last axis of
-scores. `find_attention` finds the calls of a network whose result is a map over the grid. A `Tap` then watches the
-one module that makes such a call: a small map is computed openly and handed on, of a large one only queries and keys
-are kept. All other modules run as they are, on their fused kernels. Nothing enters a state dict.
+scores. `find_attention` finds the calls of a network whose result is a map over the grid. An `AttentionTap` then
+watches the one module that makes such a call: a small map is computed openly and handed on, of a large one only queries
+and keys are kept. All other modules run as they are, on their fused kernels. Nothing enters a state dict.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -146,7 +146,7 @@ class _Tapped:
 
     def __init__(self, module: nn.Module) -> None:
         self.module, self.inner = module, module.forward
-        self.taps: list[Tap] = []
+        self.taps: list[AttentionTap] = []
         module.forward = self.forward  # in the instance: a deep copy of the module gets one of its own
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -161,7 +161,7 @@ class _Tapped:
                 tap.kept = found.get(tap.call)
         return out
 
-    def remove(self, tap: Tap) -> None:
+    def remove(self, tap: AttentionTap) -> None:
         """Forget a tap; without any the module has its own forward pass back."""
         if tap in self.taps:
             self.taps.remove(tap)
@@ -178,7 +178,7 @@ class _Tapped:
         return vars(self) | {"taps": [tap for tap in self.taps if not tap.listening]}
 
 
-class Tap:
+class AttentionTap:
     """Keeps what one attention call of a module computes with, while it is ``listening``."""
 
     def __init__(self, module: nn.Module, call: int, explicit_tokens: int) -> None:
@@ -209,7 +209,7 @@ class Tap:
 
 
 @contextmanager
-def listening(taps: Sequence[Tap]) -> Iterator[None]:
+def listening(taps: Collection[AttentionTap]) -> Iterator[None]:
     """Keep what the taps catch."""
     for tap in taps:
         tap.listening = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +13,8 @@ from torch import Tensor, nn
 from vitlet.backbones.base import Backbone, model_img_size
 from vitlet.backbones.find_attention import Survey, survey
 from vitlet.backbones.find_grid import shape_of
-from vitlet.backbones.tap_attention import EXPLICIT_TOKENS, Tap, listening
+from vitlet.backbones.tap_attention import EXPLICIT_TOKENS, AttentionTap, listening
 from vitlet.errors import VitletError, first_line
-from vitlet.tokens.attention import AttentionMap
 from vitlet.tokens.features import Features, Grid, Needs, Shapes
 from vitlet.tokens.views import PlainView, View, ViewMaker
 
@@ -48,7 +48,7 @@ class TimmBackbone(Backbone):
         self.explicit_tokens = explicit_tokens
         self._channels = 0  # of the last grid, once it was seen
         self._surveys: dict[tuple[int, int], Survey] = {}
-        self._taps: dict[tuple[str, int], Tap] = {}
+        self._taps: dict[tuple[str, int], AttentionTap] = {}
 
     def shapes(self, needs: Needs = Needs(), view: ViewMaker = PlainView(), *, least: int = 2) -> Shapes:
         """As in `Backbone`; of attention it names all layers there are, and gets ready for those asked for."""
@@ -65,18 +65,11 @@ class TimmBackbone(Backbone):
     def forward(self, view: View, needs: Needs = Needs()) -> Features:
         model: Any = self.model
         indices = None if needs.every_grid else 1  # None: all of them; 1: the last one
-        attention: dict[int, AttentionMap] = {}
-        if needs.attention:
-            found = self._survey(view.images)
-            asked = found.resolve(needs.attention, self.describe())
-            taps = self._tapped(found, asked)
-            with listening(taps):
-                final, maps = model.forward_intermediates(view.images, indices=indices, norm=False, output_fmt="NCHW")
-            attention = {
-                index: found.layers[index].read(tap.take(), view) for index, tap in zip(asked, taps, strict=True)
-            }
-        else:
+        found = self._survey(view.images) if needs.attention else None
+        taps = self._tapped(found, found.resolve(needs.attention, self.describe())) if found is not None else {}
+        with listening(taps.values()) if taps else nullcontext():
             final, maps = model.forward_intermediates(view.images, indices=indices, norm=False, output_fmt="NCHW")
+        attention = found.read(taps, view) if found is not None else {}
         if self._channels and maps[-1].shape[1] != self._channels:  # timm reads any number of tokens as the whole grid
             raise VitletError(
                 f"{self.describe()} gives tokens of {maps[-1].shape[1]} channels, which in evaluation had"
@@ -102,15 +95,13 @@ class TimmBackbone(Backbone):
                 self._surveys[size] = survey(self.model, torch.zeros_like(images[:1]).repeat(2, 1, 1, 1))
         return self._surveys[size]
 
-    def _tapped(self, found: Survey, asked: Sequence[int]) -> list[Tap]:
-        """Taps on the layers asked for; one that was set once stays."""
-        taps = []
-        for layer in (found.layers[index] for index in asked):
-            place = (layer.path, layer.call)
-            if place not in self._taps:
-                self._taps[place] = Tap(self.model.get_submodule(layer.path), layer.call, self.explicit_tokens)
-            taps.append(self._taps[place])
-        return taps
+    def _tapped(self, found: Survey, asked: Sequence[int]) -> dict[int, AttentionTap]:
+        """Taps on the layers asked for, by index; one that was set once stays."""
+        layers = {index: found.layers[index] for index in asked}
+        for layer in layers.values():
+            if (layer.path, layer.call) not in self._taps:
+                self._taps[layer.path, layer.call] = layer.tap(self.model, self.explicit_tokens)
+        return {index: self._taps[layer.path, layer.call] for index, layer in layers.items()}
 
     def remove(self) -> None:
         """Take the taps on attention off the model again."""

@@ -59,17 +59,9 @@ def _unshifted(block: Any, shape: tuple[int, ...]) -> Windows | None:
     return Windows(_pair(size)) if size and size != (0, 0) else None
 
 
-def _channels_first(block: Any, shape: tuple[int, ...]) -> Windows:
-    return Windows(_pair(block.window_size), layout="NCHW")
-
-
 def _partitioned(block: Any, shape: tuple[int, ...]) -> Windows:
     layout: Literal["NHWC", "NCHW"] = "NCHW" if type(block).__name__.endswith("2d") else "NHWC"
     return Windows(_pair(block.partition_size), strided=not block.partition_block, layout=layout)
-
-
-def _global_queries(block: Any, shape: tuple[int, ...]) -> Windows | None:
-    return None if block.attn.use_global else Windows(_pair(block.window_size))
 
 
 def _strided_patches(block: Any, shape: tuple[int, ...]) -> Windows | None:
@@ -80,23 +72,20 @@ def _strided_patches(block: Any, shape: tuple[int, ...]) -> Windows | None:
     return Windows((height // down, width // right), strided=True, layout="NCHW")
 
 
-def _resolution(block: Any, shape: tuple[int, ...]) -> Windows:
-    size = min(block.window_resolution, block.resolution)
-    return Windows((size, size), layout="NCHW")
-
-
 WINDOWED: dict[str, Callable[[Any, tuple[int, ...]], Windows | None]] = {
     "SwinTransformerBlock": _shifted,
     "SwinTransformerV2Block": _shifted,
     "SwinTransformerV2CrBlock": _shifted,
     "TinyVitBlock": _unshifted,
     "MultiScaleBlock": _unshifted,  # SAM 2's; MViT's has no window_size
-    "SpatialBlock": _channels_first,  # DaViT
+    "SpatialBlock": lambda block, shape: Windows(_pair(block.window_size), layout="NCHW"),  # DaViT
     "PartitionAttentionCl": _partitioned,  # MaxViT
     "PartitionAttention2d": _partitioned,
-    "GlobalContextVitBlock": _global_queries,
+    "GlobalContextVitBlock": lambda block, shape: None if block.attn.use_global else Windows(_pair(block.window_size)),
     "MobileVitBlock": _strided_patches,
-    "LocalWindowAttention": _resolution,  # EfficientViT of MSRA
+    "LocalWindowAttention": lambda block, shape: Windows(  # EfficientViT of MSRA
+        _pair(min(block.window_resolution, block.resolution)), layout="NCHW"
+    ),
 }
 """Class of a block -> its windows, None if this one has none."""
 

@@ -15,13 +15,12 @@ from torch import Tensor, nn
 
 from vitlet.backbones import Backbone, model_img_size
 from vitlet.backbones.find_attention import Survey, survey
-from vitlet.backbones.find_grid import Layout, find_grid, require_layer, shape_of
-from vitlet.backbones.tap_attention import EXPLICIT_TOKENS, Tap
+from vitlet.backbones.find_grid import GridLayout, find_grid, require_layer
+from vitlet.backbones.tap_attention import EXPLICIT_TOKENS, AttentionTap
 from vitlet.errors import VitletError
-from vitlet.objective.objective import Term
+from vitlet.objective.objective import Term, joint_needs
 from vitlet.tasks.task import Task, ask
-from vitlet.tokens.attention import AttentionMap
-from vitlet.tokens.features import Features, Grid, Needs, Shapes
+from vitlet.tokens.features import Features, Needs, Shapes
 from vitlet.tokens.views import PlainView, View, ViewMaker
 
 
@@ -71,7 +70,7 @@ class Listening(Backbone):
         img_size: int | tuple[int, int],
         in_chans: int,
         layer: str | None,
-        layout: Layout,
+        layout: GridLayout,
         prefix_tokens: int | None,
     ) -> None:
         super().__init__(model, img_size=img_size, in_chans=in_chans)
@@ -79,7 +78,7 @@ class Listening(Backbone):
             name = self.describe()
             place = find_grid(model, self._empty(), name=name, layer=layer, layout=layout, prefix=prefix_tokens)
         self.place, self.entry, self.layer = place, Ear(), Ear()
-        self.taps: dict[int, Tap] = {}
+        self.taps: dict[int, AttentionTap] = {}
         self.survey: Survey | None = None
         self.handles = [
             model.register_forward_pre_hook(self.entry.images, with_kwargs=True),
@@ -107,8 +106,7 @@ class Listening(Backbone):
         asked = self.survey.resolve(needs.attention, self.describe())
         if needs.attention != "all":
             for index in asked:
-                layer = self.survey.layers[index]
-                self.taps[index] = Tap(self.model.get_submodule(layer.path), layer.call, EXPLICIT_TOKENS)
+                self.taps[index] = self.survey.layers[index].tap(self.model, EXPLICIT_TOKENS)
                 self.taps[index].listening = True
         return replace(shapes, attention=tuple(layer.shape for layer in self.survey.layers))
 
@@ -121,15 +119,9 @@ class Listening(Backbone):
                 f"nothing was heard: {what} since the last loss. Call model(images) before loss(); a model that was"
                 " compiled and run before is deaf: attach first, then compile."
             )
-        tokens = self.place.read(output, *images.shape[2:])
-        if tokens is None:
-            raise self.place.refusal(shape_of(output), *images.shape[2:])
-        attention: dict[int, AttentionMap] = {}
-        if self.survey is not None:
-            view = View(images)
-            attention = {index: self.survey.layers[index].read(tap.take(), view) for index, tap in self.taps.items()}
-        grid = Grid(tokens, View(tokens).coords(*tokens.shape[2:]))
-        return Features(images=images, last=grid, attention=attention)
+        view = View(images)
+        attention = self.survey.read(self.taps, view) if self.survey is not None else {}
+        return Features(images=images, last=self.place.grid(output, view), attention=attention)
 
     def remove(self) -> None:
         """Take everything off the model again."""
@@ -158,12 +150,12 @@ class Attached(nn.Module):
         self.terms = tuple(terms)
         self.parts: dict[str, Tensor] = {}
         self.metrics: dict[str, Tensor | float] = {}
-        needs = _needs(terms)
+        needs = joint_needs(terms)
         shapes = listening.shapes(needs)
         for term in terms:
             term.task.build(shapes)
         if needs.attention == "all":  # by now the tasks know which layers they read
-            listening.shapes(_needs(terms))
+            listening.shapes(joint_needs(terms))
         parameter = next(listening.model.parameters(), torch.empty(0))
         self.tasks = nn.ModuleDict({term.task.name: term.task for term in terms}).to(parameter.device)
 
@@ -207,7 +199,7 @@ def attach(
     layer: str | None = None,
     img_size: int | tuple[int, int] | None = None,
     in_chans: int | None = None,
-    layout: Layout = "auto",
+    layout: GridLayout = "auto",
     prefix_tokens: int | None = None,
 ) -> Attached:
     """Let tasks listen to any module: ``loss = criterion(model(images), labels) + attached.loss()``.
@@ -248,13 +240,6 @@ def attach(
     except BaseException:
         listening.remove()
         raise
-
-
-def _needs(terms: Sequence[Term]) -> Needs:
-    needs = Needs()
-    for term in terms:
-        needs |= term.task.needs
-    return needs
 
 
 def _size(model: nn.Module) -> int | tuple[int, int]:

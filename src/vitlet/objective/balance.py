@@ -18,7 +18,6 @@ from vitlet.errors import VitletError
 LARGEST = 100.0
 """A factor stays between this and its inverse: a loss near 0, or without gradient, must not take over."""
 
-
 Weights = Mapping[str, float | Tensor]
 
 
@@ -40,9 +39,7 @@ class Balance(nn.Module, ABC):
     """Finds factors for losses by name; the loss that no weight is given for is that of the labels."""
 
     @abstractmethod
-    def forward(
-        self, losses: Mapping[str, Tensor], weights: Mapping[str, float | Tensor], model: nn.Module
-    ) -> Balanced:
+    def forward(self, losses: Mapping[str, Tensor], weights: Weights, model: nn.Module) -> Balanced:
         """The total of a step.
 
         Args:
@@ -56,7 +53,7 @@ class Balance(nn.Module, ABC):
 
 
 class Uncertainty(Balance):
-    """Each loss divided by a spread that is learned with the network, at the price of the spread's logarithm.
+    """Each loss divided by a spread that is learned with the network, with a penalty of the spread's logarithm.
 
     Kendall, Gal, Cipolla: "Multi-Task Learning Using Uncertainty to Weigh Losses for Scene Geometry and Semantics",
     CVPR 2018. A loss L counts as ``weight * (exp(-s) L + s / 2)``; left alone, ``exp(-s)`` goes to ``1 / 2L``.
@@ -69,9 +66,7 @@ class Uncertainty(Balance):
         super().__init__()
         self.spread = nn.ParameterDict({name: nn.Parameter(torch.zeros(1)) for name in names})
 
-    def forward(
-        self, losses: Mapping[str, Tensor], weights: Mapping[str, float | Tensor], model: nn.Module
-    ) -> Balanced:
+    def forward(self, losses: Mapping[str, Tensor], weights: Weights, model: nn.Module) -> Balanced:
         limit = math.log(LARGEST)
         counted, totals = {}, []
         for name, loss in losses.items():
@@ -110,9 +105,7 @@ class GradientNorms(Balance):
         usable = known & (reference > 0)
         return dict(zip(self.names, torch.where(usable, found, torch.ones_like(found)), strict=True))
 
-    def forward(
-        self, losses: Mapping[str, Tensor], weights: Mapping[str, float | Tensor], model: nn.Module
-    ) -> Balanced:
+    def forward(self, losses: Mapping[str, Tensor], weights: Weights, model: nn.Module) -> Balanced:
         if self.shared is None:
             self.shared = _last_shared(losses, model)
         place = model.get_parameter(self.shared)

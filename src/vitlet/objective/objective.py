@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from operator import or_
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from vitlet.backbones import Backbone
 from vitlet.errors import VitletError
-from vitlet.objective.balance import Balance
+from vitlet.objective.balance import Balance, Weights
 from vitlet.objective.schedules import Constant, Schedule
 from vitlet.tasks.task import Task, ask
 from vitlet.tokens.features import Features, Needs
@@ -63,7 +64,7 @@ class Outcome:
     logits: Tensor | None
     parts: dict[str, Tensor]
     metrics: dict[str, Tensor | float]
-    weights: Mapping[str, float | Tensor] = field(default_factory=dict)
+    weights: Weights = field(default_factory=dict)
     norms: Mapping[str, Tensor] = field(default_factory=dict)
 
 
@@ -100,23 +101,16 @@ class Objective(nn.Module):
             if not callable(term.weight) and term.weight < 0:
                 raise VitletError(f"the weight of {term.task.name!r} is {term.weight:g}; it needs to be 0 or more.")
         for view, group in _by_view(self.terms).items():
-            needs = self._needs(group)
+            needs = joint_needs(group)
             shapes = backbone.shapes(needs, view)
             for term in group:
                 term.task.build(shapes)
-            if self._needs(group) != needs:  # a task knows by now what it reads of all that it asked about
-                backbone.shapes(self._needs(group), view)
+            if joint_needs(group) != needs:  # a task knows by now what it reads of all that it asked about
+                backbone.shapes(joint_needs(group), view)
         parameter = next(backbone.parameters(), None)
         self.tasks = nn.ModuleDict({term.task.name: term.task for term in self.terms})
         if parameter is not None:
             self.tasks.to(parameter.device)
-
-    @staticmethod
-    def _needs(terms: Sequence[Term]) -> Needs:
-        needs = Needs()
-        for term in terms:
-            needs |= term.task.needs
-        return needs
 
     def task_parameters(self) -> Iterator[nn.Parameter]:
         """Parameters of the tasks' heads (and of their balance), for an optimizer that already has the model's."""
@@ -134,9 +128,7 @@ class Objective(nn.Module):
             raise VitletError("labels were given, but the backbone gives no logits. Leave the labels out.")
         return {self.MAIN: self.criterion(features.logits, labels)}
 
-    def forward(
-        self, images: Tensor, labels: Any = None, weights: Mapping[str, float | Tensor] | None = None
-    ) -> Outcome:
+    def forward(self, images: Tensor, labels: Any = None, weights: Weights | None = None) -> Outcome:
         """One step's losses.
 
         Args:
@@ -156,7 +148,7 @@ class Objective(nn.Module):
         total: Tensor | None = None
         for maker, terms in groups.items():
             labelled = labels is not None and maker == PlainView()
-            needs = self._needs(terms) | self.main_needs if labelled else self._needs(terms)
+            needs = joint_needs(terms) | self.main_needs if labelled else joint_needs(terms)
             features: Features = self.backbone(maker(images), needs)
             if maker == PlainView():
                 logits = features.logits
@@ -182,6 +174,11 @@ class Objective(nn.Module):
             balanced = self.balance(losses, weights, self.backbone.model)
             return Outcome(balanced.total, logits, detached, metrics, balanced.weights, balanced.norms)
         return Outcome(total, logits, detached, metrics, weights)
+
+
+def joint_needs(terms: Sequence[Term]) -> Needs:
+    """All that the tasks of these terms read."""
+    return reduce(or_, (term.task.needs for term in terms), Needs())
 
 
 def _by_view(terms: Sequence[Term], *, evaluation: bool = False) -> dict[ViewMaker, list[Term]]:

@@ -1,64 +1,32 @@
-"""The tasks by name; importing this module imports none of them (the command line must stay quick)."""
+"""The tasks by name; importing this module imports none of them (the command line must stay quick).
+
+A built-in task is one line below, which type checkers and editors read as an import and `vitlet.tasks.registry` as
+text. Its name on the command line is that of its file, with hyphens.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
-from functools import cache
-from importlib.metadata import entry_points
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from vitlet.errors import VitletError
+from vitlet.tasks.registry import PUBLIC_TASKS
+from vitlet.tasks.registry import TASKS as TASKS
 
-BUILT_IN = {
-    "drloc": "vitlet.tasks.drloc:DRLoc",
-    "sprel": "vitlet.tasks.sprel:SpatialRelations",
-    "distance": "vitlet.tasks.distance:Distance",
-    "angle": "vitlet.tasks.angle:Angle",
-    "position": "vitlet.tasks.position:Position",
-    "jigsaw": "vitlet.tasks.jigsaw:Jigsaw",
-    "attention-distance": "vitlet.tasks.attention_distance:AttentionDistance",
-    "attention-similarity": "vitlet.tasks.attention_similarity:AttentionSimilarity",
-    "rotation": "vitlet.tasks.rotation:Rotation",
-}
-"""Name on the command line -> module and class."""
-
-GROUP = "vitlet.tasks"
-"""The group of entry points by which an installed package brings tasks of its own."""
+if TYPE_CHECKING:
+    # isort: off
+    from vitlet.tasks.drloc import DRLoc as DRLoc
+    from vitlet.tasks.sprel import SpatialRelations as SpatialRelations
+    from vitlet.tasks.distance import Distance as Distance
+    from vitlet.tasks.angle import Angle as Angle
+    from vitlet.tasks.position import Position as Position
+    from vitlet.tasks.jigsaw import Jigsaw as Jigsaw
+    from vitlet.tasks.attention_distance import AttentionDistance as AttentionDistance
+    from vitlet.tasks.attention_similarity import AttentionSimilarity as AttentionSimilarity
+    from vitlet.tasks.rotation import Rotation as Rotation
+    # isort: on
 
 
-@cache
-def installed_tasks() -> dict[str, str]:
-    """Tasks of other installed packages: name -> module and class; refuses names that are taken or no names."""
-    found: dict[str, str] = {}
-    owners = dict.fromkeys(BUILT_IN, "vitlet")
-    for point in entry_points(group=GROUP):
-        package = point.dist.name if point.dist is not None else "an installed package"
-        if owners.get(point.name, package) != package or point.name in BUILT_IN:
-            raise VitletError(
-                f"the package {package} brings a task {point.name!r}, a name that {owners[point.name]} has already."
-                f" Uninstall one of them, or rename its entry point in the group {GROUP!r}."
-            )
-        if not re.fullmatch(r"[a-z][a-z0-9-]*", point.name) or ":" not in point.value:
-            raise VitletError(
-                f"the package {package} brings a task as {point.name} = {point.value}; its entry point needs a name of"
-                " small letters, digits and hyphens, and a value MODULE:CLASS."
-            )
-        found[point.name], owners[point.name] = point.value, package
-    return found
-
-
-class _Known(Mapping[str, str]):
-    """The built-in tasks, then those that are installed; looked for when first asked."""
-
-    def __getitem__(self, name: str) -> str:
-        return BUILT_IN[name] if name in BUILT_IN else installed_tasks()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter((*BUILT_IN, *installed_tasks()))
-
-    def __len__(self) -> int:
-        return len(BUILT_IN) + len(installed_tasks())
-
-
-TASKS: Mapping[str, str] = _Known()
-"""Every task there is: name -> module and class."""
+def __getattr__(name: str) -> Any:
+    if name not in PUBLIC_TASKS:
+        raise AttributeError(f"module 'vitlet.tasks' has no attribute {name!r}")
+    return getattr(import_module(PUBLIC_TASKS[name]), name)

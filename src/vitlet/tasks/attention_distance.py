@@ -1,9 +1,4 @@
-"""A price on attending far.
-
-Mormille, Broni-Bediako, Atsumi: "Regularizing self-attention on vision transformers with 2D spatial distance loss",
-Artificial Life and Robotics 27, 2022 (ARViT). The attention of a layer is weighed by a penalty that grows with the
-Manhattan distance between patches.
-"""
+"""A penalty on attention to far patches."""
 
 from __future__ import annotations
 
@@ -12,18 +7,14 @@ from typing import Literal
 
 from torch import Tensor
 
-from vitlet.tasks.attention_penalty import ROWS, Layers, Reduction, layer_cost, regularize
-from vitlet.tasks.task import Task, TaskResult
-from vitlet.tokens.attention import AttentionMap, AttentionShape, Heads, Rows
-from vitlet.tokens.features import Features, Shapes
-from vitlet.tokens.geometry import grid_coords
+from vitlet.tasks.attention_penalty import AttentionTask, cost_of_maps
+from vitlet.tokens.attention import AttentionMap, Heads, Penalty
 
-BEST_DEPTH = 3 / 6
-"""The paper's best layer on all five datasets is the 3rd of 6."""
+__all__ = ["AttentionDistance", "attention_distance_loss"]
 
 
 def linear_penalty(distances: Tensor) -> Tensor:
-    """From 0.1 to about 1 along each row: distances ``(..., R, N)`` in cells to prices."""
+    """From 0.1 to about 1 along each row: of distances ``(..., R, N)`` in cells."""
     return (distances + 0.1).div_(distances.amax(-1, keepdim=True) + 1)
 
 
@@ -34,23 +25,23 @@ def smooth_sign_penalty(distances: Tensor) -> Tensor:
 
 
 PENALTIES: dict[str, Callable[[Tensor], Tensor]] = {"linear": linear_penalty, "smooth-sign": smooth_sign_penalty}
-PRESETS: dict[str, tuple[str, Reduction]] = {"paper": ("linear", "mean"), "reference": ("smooth-sign", "log")}
-"""Penalty and reduction."""
+PENALTY_OF_PRESET = {"paper": "linear", "reference": "smooth-sign"}
 
 
 def attention_distance_loss(
     maps: Tensor, size: tuple[int, int], *, preset: Literal["paper", "reference"] = "paper", heads: Heads = "averaged"
 ) -> Tensor:
     """The loss of attention maps ``(B, h, N, N)`` over a grid of ``size`` rows and columns."""
-    penalty, reduction = PRESETS[preset]
-    shape = AttentionShape(maps.shape[1], *size, prefix=0, windows=1, tokens=maps.shape[-1], uniform_distance=0.0)
-    attention = AttentionMap(shape, grid_coords(*size, device=maps.device)[None, None], maps=maps)
-    reading = attention.read(lambda rows, far: PENALTIES[penalty](far), heads=heads, extremes=reduction == "log")
-    return layer_cost(reading, shape, reduction)
+    penalty = PENALTIES[PENALTY_OF_PRESET[preset]]
+    return cost_of_maps(maps, size, lambda rows, distances: penalty(distances), preset, heads)
 
 
-class AttentionDistance(Task):
+class AttentionDistance(AttentionTask):
     """Make attention costly the farther it reaches.
+
+    Mormille, Broni-Bediako, Atsumi: "Regularizing self-attention on vision transformers with 2D spatial distance loss",
+    Artificial Life and Robotics 27, 2022 (ARViT). The attention maps of a layer, ``(B, h, N, N)``, are weighted by a
+    penalty that grows with the Manhattan distance between patches.
 
     Args:
         preset: paper: linear penalty, summed over the map; reference: as the authors' released code has it, a
@@ -61,11 +52,15 @@ class AttentionDistance(Task):
         heads: averaged: of the average over heads, or each head's own (the same unless maps are stretched).
         rows: where there is a class token: normalised: attention to patches counts as shares of a whole; plain: as it
             is, so that attending to the class token costs nothing (default: paper normalised, reference plain).
+
+    Example:
+        >>> attached = vitlet.attach(model, [vitlet.AttentionDistance(layers="1")])
+        >>> loss = criterion(model(images), labels) + attached.loss()
     """
 
     name = "attention-distance"
     suggested_weight = 0.3
-    asks_for_places = False
+    best_depth = 3 / 6  # on all five datasets of the paper
 
     def __init__(
         self,
@@ -76,24 +71,8 @@ class AttentionDistance(Task):
         heads: Literal["averaged", "each"] = "averaged",
         rows: Literal["normalised", "plain"] | None = None,
     ) -> None:
-        super().__init__()
-        of_preset, self.reduction = PRESETS[preset]
-        self.penalty = PENALTIES[penalty or of_preset]
-        self.heads: Heads = heads
-        self.rows: Rows = rows or ROWS[preset]
-        self.chosen = Layers(str(layers), BEST_DEPTH, self.name)
-        self.needs = self.chosen.needs
-        self.layers: tuple[int, ...] = ()
+        super().__init__(preset=preset, layers=layers, heads=heads, rows=rows)
+        self.penalty = PENALTIES[penalty or PENALTY_OF_PRESET[preset]]
 
-    def build(self, shapes: Shapes) -> None:
-        self.layers = self.chosen.resolve(shapes.attention)
-        self.needs = type(self.needs)(attention=self.layers)
-
-    def forward(self, features: Features) -> TaskResult:
-        loss, metrics = regularize(
-            features, self.layers, self._price, heads=self.heads, rows=self.rows, reduction=self.reduction
-        )
-        return TaskResult(loss, metrics)
-
-    def _price(self, attention: AttentionMap) -> Callable[[slice, Tensor], Tensor]:
+    def penalty_of(self, attention: AttentionMap, images: Tensor) -> Penalty:
         return lambda rows, distances: self.penalty(distances)

@@ -1,4 +1,4 @@
-"""A price on attention as a loss: what the tasks on attention maps share.
+"""A penalty on attention as a loss: what the tasks on attention maps share.
 
 Mormille, Broni-Bediako, Atsumi: "Regularizing self-attention on vision transformers with 2D spatial distance loss",
 Artificial Life and Robotics 27, 2022, and Mormille's dissertation on inductive bias through self-attention
@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from vitlet.errors import VitletError
-from vitlet.tokens.attention import AttentionMap, AttentionShape, Heads, Price, Reading, Rows
-from vitlet.tokens.features import Features, Needs
+from vitlet.tasks.task import Task, TaskResult
+from vitlet.tokens.attention import AttentionMap, AttentionShape, Heads, Penalty, Reading, Rows
+from vitlet.tokens.features import Features, Needs, Shapes
+from vitlet.tokens.geometry import grid_coords
 
-Reduction = Literal["mean", "log"]
+LayerReduction = Literal["mean", "log"]
 
+LAYER_REDUCTIONS: dict[str, LayerReduction] = {"paper": "mean", "reference": "log"}
+"""By preset."""
 ROWS: dict[str, Rows] = {"paper": "normalised", "reference": "plain"}
-"""By preset. ARViT has no class token, and there the two are the same. Where there is one, a plain price is soon paid
+"""By preset. ARViT has no class token, and there the two are the same. Where there is one, a plain penalty is soon paid
 by nobody: all attention flees to the class token. A map that is stretched cannot flee."""
 
 
@@ -42,10 +47,8 @@ class Layers:
     task: str
 
     def __post_init__(self) -> None:
-        if self.text in ("all", "auto"):
-            return
         parts = self.text.replace(" ", "").split(",")
-        if not all(re.fullmatch(r"-?[1-9]\d*", part) for part in parts):
+        if self.text not in ("all", "auto") and not all(re.fullmatch(r"-?[1-9]\d*", part) for part in parts):
             raise VitletError(
                 f"the layers of {self.task} are {self.text!r}; they need to be numbers from 1 such as 3 or 2,3 (-1 is"
                 " the last), all, or auto."
@@ -66,44 +69,67 @@ class Layers:
             return tuple(range(count))
         if self.text == "auto":
             return (math.ceil(self.depth * count) - 1,)
-        needs = self.needs.attention
-        return tuple(dict.fromkeys(int(index) % count for index in needs))
+        return tuple(dict.fromkeys(int(index) % count for index in self.needs.attention))
 
 
-def layer_cost(reading: Reading, shape: AttentionShape, reduction: Reduction) -> Tensor:
+def layer_cost(reading: Reading, shape: AttentionShape, reduction: LayerReduction) -> Tensor:
     """One layer's loss.
 
-    ``mean``: the sum over pairs divided by the number of tokens, so that even attention costs about its mean price;
+    ``mean``: the sum over pairs divided by the number of tokens, so that even attention costs about the mean penalty;
     mean over heads and images. ``log``: the map of each image is stretched to reach from 0 to 1 first, and the loss is
     the logarithm of the sum over pairs and images, or 0 where the sum is below 1.
     """
     if reduction == "mean":
         return reading.cost.mean() / (shape.height * shape.width)
     assert reading.low is not None and reading.high is not None
-    stretched = (reading.cost - reading.low * reading.price[:, None]) / (reading.high - reading.low).clamp(min=1e-12)
+    stretched = (reading.cost - reading.low * reading.penalty[:, None]) / (reading.high - reading.low).clamp(min=1e-12)
     return stretched.mean(1).sum().clamp(min=1).log()
 
 
-def regularize(
-    features: Features,
-    layers: Sequence[int],
-    price: Callable[[AttentionMap], Price],
-    *,
-    heads: Heads,
-    rows: Rows,
-    reduction: Reduction,
-) -> tuple[Tensor, dict[str, Tensor | float]]:
-    """Loss over several layers, and each layer's mean attention distance beside that of even attention.
+def cost_of_maps(maps: Tensor, size: tuple[int, int], penalty: Penalty, preset: str, heads: Heads) -> Tensor:
+    """The loss of attention maps ``(B, h, N, N)`` over a grid of ``size`` rows and columns, by a preset's reduction."""
+    shape = AttentionShape(maps.shape[1], *size, prefix=0, windows=1, tokens=maps.shape[-1], uniform_distance=0.0)
+    attention = AttentionMap(shape, grid_coords(*size, device=maps.device)[None, None], maps=maps)
+    reduction = LAYER_REDUCTIONS[preset]
+    return layer_cost(attention.read(penalty, heads=heads, extremes=reduction == "log"), shape, reduction)
 
-    The mean over layers under ``mean``, their sum under ``log``.
-    """
-    losses = []
-    metrics: dict[str, Tensor | float] = {}
-    for index in layers:
-        attention = features.attention[index]
-        reading = attention.read(price(attention), heads=heads, rows=rows, extremes=reduction == "log")
-        losses.append(layer_cost(reading, attention.shape, reduction))
-        metrics[f"layer{index + 1}_distance"] = reading.distance
-        metrics[f"layer{index + 1}_uniform"] = attention.shape.uniform_distance
-    stacked = torch.stack(losses)
-    return (stacked.mean() if reduction == "mean" else stacked.sum()), metrics
+
+class AttentionTask(Task):
+    """Base of the tasks that penalize attention in some layers; both explain its options."""
+
+    asks_for_places = False
+    best_depth: ClassVar[float]
+    """Where the paper's best layer stands, as a share of all layers."""
+
+    def __init__(self, *, preset: str, layers: str, heads: Heads, rows: Rows | None) -> None:
+        super().__init__()
+        self.heads, self.rows = heads, rows or ROWS[preset]
+        self.reduction = LAYER_REDUCTIONS[preset]
+        self.chosen = Layers(str(layers), self.best_depth, self.name)
+        self.needs = self.chosen.needs
+        self.layers: tuple[int, ...] = ()
+
+    @abstractmethod
+    def penalty_of(self, attention: AttentionMap, images: Tensor) -> Penalty:
+        """The penalty on the pairs of one layer's tokens, for these images ``(B, C, height, width)``."""
+
+    def build(self, shapes: Shapes) -> None:
+        self.layers = self.chosen.resolve(shapes.attention)
+        self.needs = Needs(attention=self.layers)
+
+    def forward(self, features: Features) -> TaskResult:
+        """The mean over layers of the preset ``paper``, their sum of ``reference``.
+
+        The metrics are each layer's mean attention distance, in cells, beside that of even attention.
+        """
+        losses = []
+        metrics: dict[str, Tensor | float] = {}
+        for index in self.layers:
+            attention = features.attention[index]
+            penalty = self.penalty_of(attention, features.images)
+            reading = attention.read(penalty, heads=self.heads, rows=self.rows, extremes=self.reduction == "log")
+            losses.append(layer_cost(reading, attention.shape, self.reduction))
+            metrics[f"layer{index + 1}_distance"] = reading.distance
+            metrics[f"layer{index + 1}_uniform"] = attention.shape.uniform_distance
+        stacked = torch.stack(losses)
+        return TaskResult(stacked.mean() if self.reduction == "mean" else stacked.sum(), metrics)

@@ -1,12 +1,7 @@
-"""A price on attending to patches that look different.
-
-Mormille: vision transformers with inductive bias introduced through self-attention regularization (ARViT). The
-attention of a layer is weighed by how far apart the Gram matrices of two patches of the image are.
-"""
+"""A penalty on attention to patches that look different."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -14,23 +9,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitlet.errors import VitletError
-from vitlet.tasks.attention_penalty import ROWS, Layers, Reduction, layer_cost, regularize
-from vitlet.tasks.task import Task, TaskResult
-from vitlet.tokens.attention import AttentionMap, AttentionShape, Heads, Rows
+from vitlet.tasks.attention_penalty import AttentionTask, cost_of_maps
+from vitlet.tasks.task import TaskResult
+from vitlet.tokens.attention import AttentionMap, Heads, Penalty
 from vitlet.tokens.features import Features, Shapes
-from vitlet.tokens.geometry import grid_coords
 
-BEST_DEPTH = 5 / 6
-"""The paper's best layer on three of five datasets is the 5th of 6."""
+__all__ = ["AttentionSimilarity", "attention_similarity_loss", "gram_matrices"]
 
 SMALL_POWER = 0.1
 """The exponent of the released code's distance between Gram matrices."""
 THRESHOLD = 0.17
 """Differences below this share of an image's largest are rewarded there."""
-CHUNK = 256
+GRAM_ROWS = 256
 """Rows at a time when the largest difference is looked for."""
-
-REDUCTIONS: dict[str, Reduction] = {"paper": "mean", "reference": "log"}
 
 
 @torch.no_grad()
@@ -55,8 +46,8 @@ def gram_matrices(images: Tensor, height: int, width: int, region: int = 1) -> T
     return grams.flatten(2).transpose(1, 2)
 
 
-class GramPrice:
-    """Prices of pairs from the Gram matrices ``(B, G, N, C*C)`` of their tokens, of some rows or of all."""
+class GramPenalty:
+    """Penalties on pairs from the Gram matrices ``(B, G, N, C*C)`` of their tokens, of some rows or of all."""
 
     def __init__(self, grams: Tensor, preset: str) -> None:
         self.grams, self.preset = grams, preset
@@ -64,15 +55,15 @@ class GramPrice:
 
     @torch.no_grad()
     def __call__(self, rows: slice, distances: Tensor) -> Tensor:
-        """Prices ``(B, G, R, N)``; where the tokens are does not matter."""
+        """Penalties ``(B, G, R, N)``; where the tokens are does not matter."""
         with torch.autocast(self.grams.device.type, enabled=False):
             if self.preset == "paper":
                 return self._differences(rows, 2.0).square_().div_(self.grams.shape[-1])  # mean squared error
             found = self._differences(rows, SMALL_POWER)
             if self.largest is None:
-                starts = range(0, self.grams.shape[2], CHUNK)
+                starts = range(0, self.grams.shape[2], GRAM_ROWS)
                 parts = [found] if rows == slice(None) else [
-                    self._differences(slice(start, start + CHUNK), SMALL_POWER) for start in starts
+                    self._differences(slice(start, start + GRAM_ROWS), SMALL_POWER) for start in starts
                 ]  # fmt: skip
                 largest = torch.stack([part.amax((1, 2, 3), keepdim=True) for part in parts]).amax(0)
                 self.largest = largest.clamp(min=torch.finfo(largest.dtype).tiny)
@@ -92,15 +83,16 @@ def attention_similarity_loss(
     region: int = 1,
 ) -> Tensor:
     """The loss of attention maps ``(B, h, N, N)`` over a grid of ``size`` rows and columns, on these images."""
-    shape = AttentionShape(maps.shape[1], *size, prefix=0, windows=1, tokens=maps.shape[-1], uniform_distance=0.0)
-    attention = AttentionMap(shape, grid_coords(*size, device=maps.device)[None, None], maps=maps)
-    price = GramPrice(gram_matrices(images, *size, region)[:, None], preset)
-    reading = attention.read(price, heads=heads, extremes=REDUCTIONS[preset] == "log")
-    return layer_cost(reading, shape, REDUCTIONS[preset])
+    penalty = GramPenalty(gram_matrices(images, *size, region)[:, None], preset)
+    return cost_of_maps(maps, size, penalty, preset, heads)
 
 
-class AttentionSimilarity(Task):
+class AttentionSimilarity(AttentionTask):
     """Make attention costly between patches that look different.
+
+    Mormille: "Vision transformers with Inductive Bias introduced through self-attention regularization" (ARViT). The
+    attention maps of a layer, ``(B, h, N, N)``, are weighted by how far apart the Gram matrices of two patches of the
+    image are.
 
     Args:
         preset: paper: mean squared error between Gram matrices, summed over the map; reference: as the authors'
@@ -112,11 +104,15 @@ class AttentionSimilarity(Task):
         heads: averaged: of the average over heads, or each head's own (the same unless maps are stretched).
         rows: where there is a class token: normalised: attention to patches counts as shares of a whole; plain: as it
             is, so that attending to the class token costs nothing (default: paper normalised, reference plain).
+
+    Example:
+        >>> attached = vitlet.attach(model, [vitlet.AttentionSimilarity(layers="-1")])
+        >>> loss = criterion(model(images), labels) + attached.loss()
     """
 
     name = "attention-similarity"
     suggested_weight = 0.03
-    asks_for_places = False
+    best_depth = 5 / 6  # on three of the paper's five datasets
 
     def __init__(
         self,
@@ -127,19 +123,17 @@ class AttentionSimilarity(Task):
         heads: Literal["averaged", "each"] = "averaged",
         rows: Literal["normalised", "plain"] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(preset=preset, layers=layers, heads=heads, rows=rows)
         if region < 1:
             raise VitletError(f"attention-similarity needs regions of at least 1 token a side, found {region}.")
         self.preset, self.region = preset, region
-        self.heads: Heads = heads
-        self.rows: Rows = rows or ROWS[preset]
-        self.chosen = Layers(str(layers), BEST_DEPTH, self.name)
-        self.needs = self.chosen.needs
-        self.layers: tuple[int, ...] = ()
+
+    def penalty_of(self, attention: AttentionMap, images: Tensor) -> Penalty:
+        grams = gram_matrices(images, attention.shape.height, attention.shape.width, self.region)
+        return GramPenalty(grams[:, None] if attention.cells is None else grams[:, attention.cells], self.preset)
 
     def build(self, shapes: Shapes) -> None:
-        self.layers = self.chosen.resolve(shapes.attention)
-        self.needs = type(self.needs)(attention=self.layers)
+        super().build(shapes)
         for index in self.layers:
             height, width = shapes.attention[index].height, shapes.attention[index].width
             if self.region >= max(height, width):
@@ -153,11 +147,4 @@ class AttentionSimilarity(Task):
             raise VitletError(
                 "regions join neighbouring patches: found a view that moves them. Use region 1 with this view."
             )
-
-        def price(attention: AttentionMap) -> Callable[[slice, Tensor], Tensor]:
-            grams = gram_matrices(features.images, attention.shape.height, attention.shape.width, self.region)
-            return GramPrice(grams[:, None] if attention.cells is None else grams[:, attention.cells], self.preset)
-
-        reduction = REDUCTIONS[self.preset]
-        loss, metrics = regularize(features, self.layers, price, heads=self.heads, rows=self.rows, reduction=reduction)
-        return TaskResult(loss, metrics)
+        return super().forward(features)

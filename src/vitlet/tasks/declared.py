@@ -1,7 +1,8 @@
 """A task's options read from its source, without importing it.
 
 A task imports torch, which takes seconds; ``--help`` and a mistyped flag must answer at once. So the constructor's
-keyword-only arguments (types and literal defaults) and its docstring's ``Args`` are read from the file.
+keyword-only arguments (types and literal defaults) and its docstring's ``Args`` are read from the file, or from those
+of its base classes where the class has no constructor of its own.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.machinery import ModuleSpec
+from importlib.util import resolve_name
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -63,27 +66,31 @@ def load_task(name: str) -> type[Task]:
 @cache
 def summary(name: str) -> str:
     """First line of the task's class docstring."""
-    return (ast.get_docstring(_class_node(name)) or "").partition("\n")[0]
+    return (ast.get_docstring(_classes(name)[0]) or "").partition("\n")[0]
 
 
 @cache
 def declared_options(name: str) -> dict[str, Option]:
     """The constructor's options by name."""
-    return _options(_class_node(name), name)
+    return _options(_classes(name), name)
 
 
-def options_of(source: str, class_name: str, name: str) -> dict[str, Option]:
+def options_of(source: str, class_name: str, module: str) -> dict[str, Option]:
     """The options of a class in a module's source."""
-    return _options(_find_class(ast.parse(source), class_name, name), name)
+    return _options(list(_lineage(ast.parse(source), class_name, module, class_name)), class_name)
 
 
-def _options(node: ast.ClassDef, name: str) -> dict[str, Option]:
-    init = next((item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None)
+def _options(classes: Sequence[ast.ClassDef], name: str) -> dict[str, Option]:
+    """The options of the first constructor there is; a class and its bases explain them in their docstrings."""
+    items = (item for node in classes for item in node.body)
+    init = next((item for item in items if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None)
     if init is None:
         return {}
     if len(init.args.args) > 1 or init.args.vararg or init.args.kwarg:
         raise VitletError(f"the constructor of task {name!r} needs keyword-only options: def __init__(self, *, ...).")
-    helps = _argument_help(ast.get_docstring(node) or "")
+    helps: dict[str, str] = {}
+    for node in reversed(classes):
+        helps |= _argument_help(ast.get_docstring(node) or "")
     options = {}
     for argument, default in zip(init.args.kwonlyargs, init.args.kw_defaults, strict=True):
         try:
@@ -102,12 +109,10 @@ def _options(node: ast.ClassDef, name: str) -> dict[str, Option]:
 @cache
 def declared_weight(name: str) -> float:
     """The weight that a task suggests for itself."""
-    for item in _class_node(name).body:
-        targets = (
-            item.targets if isinstance(item, ast.Assign) else [item.target] if isinstance(item, ast.AnnAssign) else []
-        )
+    for item in (item for node in _classes(name) for item in node.body):
+        target = item.targets[0] if isinstance(item, ast.Assign) else getattr(item, "target", None)
         value = getattr(item, "value", None)
-        if value is not None and [ast.unparse(target) for target in targets] == ["suggested_weight"]:
+        if value is not None and isinstance(target, ast.Name) and target.id == "suggested_weight":
             try:
                 return float(ast.literal_eval(value))
             except (ValueError, TypeError):
@@ -115,21 +120,43 @@ def declared_weight(name: str) -> float:
     return 1.0
 
 
-def _class_node(name: str) -> ast.ClassDef:
+@cache
+def _classes(name: str) -> tuple[ast.ClassDef, ...]:
+    """The class of a task, then its bases."""
     module, _, class_name = require_task(name).partition(":")
+    return tuple(_lineage(_tree(module, name), class_name, module, name))
+
+
+def _lineage(tree: ast.Module, class_name: str, module: str, name: str) -> Iterator[ast.ClassDef]:
+    """A class and what it derives from, up to `Task`, each in the file that its class is written in."""
+    written = {item.name: item for item in tree.body if isinstance(item, ast.ClassDef)}
+    if class_name not in written:
+        raise VitletError(f"the task {name!r} needs a class {class_name} written in its own module; there is none.")
+    yield written[class_name]
+    imported = {
+        alias.asname or alias.name: (
+            resolve_name("." * item.level + (item.module or ""), module.rpartition(".")[0]),
+            alias.name,
+        )
+        for item in tree.body
+        if isinstance(item, ast.ImportFrom)
+        for alias in item.names
+    }
+    for base in map(ast.unparse, written[class_name].bases):
+        home, original = imported.get(base, (module, base))
+        if home == module and base in written:
+            yield from _lineage(tree, base, module, name)
+        elif home != module and (home, original) != ("vitlet.tasks.task", "Task"):
+            with suppress(VitletError):  # a base that is not written where it is imported from declares nothing
+                yield from _lineage(_tree(home, name), original, home, name)
+
+
+def _tree(module: str, name: str) -> ast.Module:
     path = _source(module, name)
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        return ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, UnicodeDecodeError) as problem:
         raise VitletError(f"the task {name!r} lies in {path}, which cannot be read: {first_line(problem)}.") from None
-    return _find_class(tree, class_name, name)
-
-
-def _find_class(tree: ast.Module, class_name: str, name: str) -> ast.ClassDef:
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and node.name == class_name:
-            return node
-    raise VitletError(f"the task {name!r} needs a class {class_name} written in its own module; there is none.")
 
 
 def _source(module: str, name: str) -> Path:

@@ -1,8 +1,4 @@
-"""Rotation: which way up was this image?
-
-Gidaris, Singh, Komodakis: "Unsupervised Representation Learning by Predicting Image Rotations", ICLR 2018; the
-pre-training of ARViT. The view turns each image by quarters; what is asked is by how many, which the coordinates tell.
-"""
+"""Rotation: which way up was this image?"""
 
 from __future__ import annotations
 
@@ -14,12 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitlet.errors import VitletError
-from vitlet.tasks.task import Task, TaskResult
-from vitlet.tokens.features import Features, Grid, Shapes
+from vitlet.tasks.task import Task, TaskResult, chance_verdict
+from vitlet.tokens.features import Features, Needs, Shapes
 from vitlet.tokens.rotated import Rotated
 
+__all__ = ["Rotation", "quarter_turns", "rotation_loss"]
+
 CHANCE = 25.0
-AT_CHANCE = 30.0
+LEARNED_TURNS = 30.0
 """An accuracy below this, in percent, counts as nothing learned."""
 
 
@@ -44,9 +42,17 @@ def rotation_loss(logits: Tensor, turns: Tensor) -> Tensor:
 class Rotation(Task):
     """Tell by how many quarters an image was turned.
 
+    Gidaris, Singh, Komodakis: "Unsupervised Representation Learning by Predicting Image Rotations", ICLR 2018; the
+    pre-training of ARViT. The view turns each image by quarters; a linear head, ``(B, 4)``, predicts by how many, which
+    the coordinates tell. ``accuracy`` and ``chance`` are in percent.
+
     Args:
         head: mean: a linear layer on the mean over tokens; tokens: on all of them, as the paper of ARViT has it.
         tap: tokens before or after the final norm.
+
+    Example:
+        >>> term = vitlet.Term(vitlet.Rotation(), 1.0, vitlet.Rotated())
+        >>> outcome = vitlet.Objective(vitlet.TimmBackbone(model), [term])(images, labels)
     """
 
     name = "rotation"
@@ -54,14 +60,11 @@ class Rotation(Task):
     asks_for_places = False
 
     def __init__(
-        self,
-        *,
-        head: Literal["mean", "tokens"] = "mean",
-        tap: Literal["before_norm", "after_norm"] = "before_norm",
+        self, *, head: Literal["mean", "tokens"] = "mean", tap: Literal["before_norm", "after_norm"] = "before_norm"
     ) -> None:
         super().__init__()
         self.kind, self.tap = head, tap
-        self.needs = type(self.needs)(after_norm=tap == "after_norm")
+        self.needs = Needs(after_norm=tap == "after_norm")
         self.norm: nn.Module = nn.Identity()
         self.head: nn.Module = nn.Identity()
 
@@ -77,7 +80,7 @@ class Rotation(Task):
         self.head = nn.Linear(tokens * shape.channels, 4)
 
     def forward(self, features: Features) -> TaskResult:
-        grid: Grid = features.tapped(self.tap)
+        grid = features.tapped(self.tap)
         if len(grid.coords) != len(grid.tokens):
             raise VitletError(
                 "rotation asks by how much each image was turned: found a view that turns none. Give its term the view"
@@ -90,9 +93,6 @@ class Rotation(Task):
         return TaskResult(rotation_loss(logits, turns), {"accuracy": accuracy, "chance": CHANCE})
 
     def verdict(self, metrics: Mapping[str, float]) -> str | None:
-        if metrics["accuracy"] > AT_CHANCE:
-            return None
-        return (
-            f"was not learned: {metrics['accuracy']:.0f} % right where guessing gives 25 %. Train longer, or check that"
-            " the images have an upright position."
-        )
+        finding = f"{metrics['accuracy']:.0f} % right where guessing gives 25 %"
+        advice = "Train longer, or check that the images have an upright position."
+        return chance_verdict(metrics["accuracy"] > LEARNED_TURNS, finding, advice)

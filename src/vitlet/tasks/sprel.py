@@ -1,9 +1,4 @@
-"""Spatial relations: where does one token lie as seen from another?
-
-Camporese, Izzo, Ballan: "Where are my Neighbors? Exploiting Patches Relations in Self-Supervised Vision Transformer"
-(RelViT), BMVC 2022. Every ordered pair of tokens is sorted into nine classes: up, level or down, and left, centred or
-right.
-"""
+"""Spatial relations: where does one token lie as seen from another?"""
 
 from __future__ import annotations
 
@@ -11,19 +6,20 @@ from collections.abc import Mapping
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from vitlet.tasks.grid_task import GridTask
 from vitlet.tasks.heads import RelationHead
-from vitlet.tasks.task import Task, TaskResult
-from vitlet.tokens.features import Features, GridShape, Needs, Shapes
+from vitlet.tasks.task import LEARNED_ACCURACY, TaskResult, chance_verdict
+from vitlet.tokens.features import Features, GridShape
+
+__all__ = ["SpatialRelations", "relation_classes", "relation_loss"]
 
 CLASSES = 9
-AT_CHANCE = 1.05
-"""An accuracy below this multiple of the chance level counts as nothing learned."""
 
 
 def relation_classes(coords: Tensor) -> Tensor:
-    """Class of every ordered pair, the first token as seen from the second: 0 is up and left, 4 the same place.
+    """Class of every ordered pair, the first token as seen from the second: 0 is up and left, 4 the same position.
 
     Args:
         coords: ``(B, N, 2)``, or ``(1, N, 2)`` where every image has the same grid.
@@ -58,14 +54,23 @@ def majority(shape: GridShape) -> float:
     return max(level, (1 - level) / 2) * max(centred, (1 - centred) / 2)
 
 
-class SpatialRelations(Task):
+class SpatialRelations(GridTask):
     """Tell where one token lies as seen from another, for all pairs of tokens of an image.
+
+    Camporese, Izzo, Ballan: "Where are my Neighbors? Exploiting Patches Relations in Self-Supervised Vision
+    Transformer" (RelViT), BMVC 2022. Every ordered pair of tokens is sorted into nine classes, ``(B, 9, N, N)``: up,
+    level or down, and left, centred or right. ``accuracy`` and ``chance``, the share of the most frequent class, are in
+    percent.
 
     Args:
         head: width of the nine score heads. reference: the tokens' channels divided by nine, as in the released code;
             paper: as wide as the tokens.
         pool: average the grid before the task: none, 2x2, 3x3/2 (kernel 3, stride 2).
         tap: tokens before or after the final norm.
+
+    Example:
+        >>> attached = vitlet.attach(model, [vitlet.SpatialRelations(pool="2x2")])
+        >>> loss = criterion(model(images), labels) + attached.loss()
     """
 
     name = "sprel"
@@ -77,29 +82,21 @@ class SpatialRelations(Task):
         pool: Literal["none", "2x2", "3x3/2"] = "none",
         tap: Literal["before_norm", "after_norm"] = "after_norm",
     ) -> None:
-        super().__init__()
-        self.width, self.pool, self.tap = head, pool, tap
-        self.needs = Needs(after_norm=tap == "after_norm")
-        self.head: nn.Module = nn.Identity()
-        self.chance = 0.0
+        super().__init__(pool=pool, tap=tap)
+        self.width = head
 
-    def build(self, shapes: Shapes) -> None:
-        shape = shapes.tapped(self.tap).pooled(self.pool)
+    def build_head(self, shape: GridShape) -> None:
         width = shape.channels if self.width == "paper" else max(1, shape.channels // CLASSES)
         self.head = RelationHead(shape.channels, CLASSES, width)
         self.chance = 100 * majority(shape)
 
     def forward(self, features: Features) -> TaskResult:
-        grid = features.tapped(self.tap).pooled(self.pool)
+        grid = self.grid(features)
         logits = self.head(grid.sequence())  # B, 9, N, N
         loss, accuracy = relation_loss(logits, relation_classes(grid.coords))
         return TaskResult(loss, {"accuracy": accuracy, "chance": self.chance})
 
     def verdict(self, metrics: Mapping[str, float]) -> str | None:
         accuracy, chance = metrics["accuracy"], metrics["chance"]
-        if accuracy > AT_CHANCE * chance:
-            return None
-        return (
-            f"was not learned: {accuracy:.1f} % of the relations are right, no better than the {chance:.1f} % of always"
-            " guessing the most frequent one. Train longer, raise its weight, or turn it off."
-        )
+        finding = f"{accuracy:.1f} % of the relations are right, no better than the {chance:.1f} % of always guessing"
+        return chance_verdict(accuracy > LEARNED_ACCURACY * chance, f"{finding} the most frequent one")

@@ -12,6 +12,11 @@ from torch import Tensor, nn
 from vitlet.tokens.features import Features, Needs, Shapes
 from vitlet.tokens.views import PlainView, ViewMaker
 
+LEARNED_ERROR = 0.95
+"""A mean error above this share of the chance level counts as nothing learned."""
+LEARNED_ACCURACY = 1.05
+"""An accuracy below this multiple of the chance level counts as nothing learned."""
+
 
 class TaskResult(NamedTuple):
     """A loss to minimise, and numbers a person understands (detached)."""
@@ -43,7 +48,7 @@ class Places(NamedTuple):
 
 
 class Task(nn.Module):
-    """A puzzle about tokens: says what it needs, builds its heads once the sizes are known, returns a loss.
+    """A spatial task about tokens: says what it needs, builds its heads once the sizes are known, returns a loss.
 
     Constructors take keyword-only options with literal defaults: the command line and YAML files offer the same.
     """
@@ -66,6 +71,9 @@ class Task(nn.Module):
     asks_for_places: ClassVar[bool] = True
     """Whether its answers are places of tokens, which a positional embedding would give away."""
 
+    def __init__(self) -> None:
+        super().__init__()
+
     @abstractmethod
     def build(self, shapes: Shapes) -> None:
         """Make the heads for grids of these sizes; refuse sizes the task cannot use."""
@@ -81,6 +89,13 @@ class Task(nn.Module):
     def verdict(self, metrics: Mapping[str, float]) -> str | None:
         """One sentence if the metrics of the last epoch show that nothing was learned."""
         return None
+
+
+def chance_verdict(
+    learned: bool, finding: str, advice: str = "Train longer, raise its weight, or turn it off."
+) -> str | None:
+    """One sentence with what was found instead of learning and what to do about it; None where a task was learned."""
+    return None if learned else f"was not learned: {finding}. {advice}"
 
 
 def ask(task: nn.Module, features: Features) -> TaskResult:

@@ -1,4 +1,4 @@
-"""Attention maps over tokens that know where they are, and what a price on pairs of tokens makes of them.
+"""Attention maps over tokens that know where they are, and what a penalty on pairs of tokens makes of them.
 
 A map is read in one of two equal ways. Up to a few hundred tokens the softmax is there anyway and is used; beyond
 that a block keeps its fused kernel and the map is never written down (`vitlet.tokens.streamed_attention`).
@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from vitlet.tokens.geometry import manhattan
-from vitlet.tokens.streamed_attention import Attended, Prices
+from vitlet.tokens.streamed_attention import Attended, Penalties
+from vitlet.tokens.streamed_attention import Reading as Reading
 
 Heads = Literal["averaged", "each"]
 Rows = Literal["normalised", "plain"]
-Price = Callable[[slice, Tensor], Tensor]
-"""From rows of the map, and the distances of their pairs ``(1 or B, G, R, N)``, to prices of the same shape."""
+Penalty = Callable[[slice, Tensor], Tensor]
+"""From rows of the map, and the distances of their pairs ``(1 or B, G, R, N)``, to penalties of the same shape."""
 
 
 @dataclass(frozen=True)
@@ -43,24 +44,6 @@ class AttentionShape:
     windows: int
     tokens: int
     uniform_distance: float
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What one pass over a map tells; one column for the average over heads, or one per head.
-
-    Attributes:
-        cost: ``(B, 1 or h)``, price times attention, summed over the pairs of an image; carries gradients.
-        price: ``(1 or B,)``, the sum of the prices.
-        distance: mean attention distance in cells, over rows normalised to their tokens with a place; no gradients.
-        low, high: ``(B, 1 or h)``, the smallest and largest weight of a map, if they were asked for, with gradients.
-    """
-
-    cost: Tensor
-    price: Tensor
-    distance: Tensor
-    low: Tensor | None = None
-    high: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -99,18 +82,20 @@ class AttentionMap:
         return patches
 
     def read(
-        self, price: Price, *, heads: Heads = "averaged", rows: Rows = "normalised", extremes: bool = False
+        self, penalty: Penalty, *, heads: Heads = "averaged", rows: Rows = "normalised", extremes: bool = False
     ) -> Reading:
         """Costs, mean distance and, if asked for, the smallest and largest weight.
 
         Args:
-            price: of pairs.
+            penalty: of pairs.
             heads: read the average of the heads' maps, or each map.
             rows: whether what a token pays to prefix tokens counts: plain rows sum to less than 1.
             extremes: find the smallest and largest weight.
         """
         if self.maps is None:
-            return self._read_blocked(price, heads, rows, extremes)
+            assert self.attended is not None
+            on_pairs = Penalties(self.coords[:, 0], penalty, self.shape.prefix, rows == "normalised")
+            return self.attended.read(on_pairs, each=heads == "each", extremes=extremes)  # type: ignore[no-any-return]
         as_they_are = rows == "plain" or self._whole
         # The average first where that is allowed: all that follows, forward and backward, is then h times smaller.
         early = heads == "averaged" and as_they_are
@@ -120,9 +105,9 @@ class AttentionMap:
         if heads == "averaged" and not early:
             chosen = chosen.mean(2, keepdim=True)
         distances = masked(manhattan(self.coords, self.coords), self.visible)  # 1 or B, G, N, N
-        prices = masked(price(slice(None), distances), self.visible)
-        cost = (chosen * prices[:, :, None]).sum((1, 3, 4))
-        total = prices.sum((1, 2, 3))
+        penalties = masked(penalty(slice(None), distances), self.visible)
+        cost = (chosen * penalties[:, :, None]).sum((1, 3, 4))
+        total = penalties.sum((1, 2, 3))
         known = rows == "normalised" or self._whole
         reach = chosen.detach() if known else self._shares(self._placed(self.maps.detach()))
         rows_in_all = reach.shape[0] * reach.shape[2] * self.shape.height * self.shape.width
@@ -155,15 +140,6 @@ class AttentionMap:
             return maps
         mass = maps if self.visible is None else maps * self.visible[:, None]
         return maps / mass.sum(-1, keepdim=True).clamp(min=1e-30)
-
-    def _read_blocked(self, price: Price, heads: Heads, rows: Rows, extremes: bool) -> Reading:
-        assert self.attended is not None
-        prices = Prices(self.coords[:, 0], price, self.shape.prefix, rows == "normalised")
-        found = self.attended.cost(prices, each=heads == "each", extremes=extremes)
-        if not extremes:
-            return Reading(found.cost, found.price, found.distance)
-        low, high = (self.attended.weight(index, prices) for index in (found.lowest, found.highest))
-        return Reading(found.cost, found.price, found.distance, low, high)
 
 
 def masked(values: Tensor, visible: Tensor | None) -> Tensor:

@@ -28,12 +28,7 @@ def spread_coords(height: int, width: int) -> Tensor:
 
 
 def sample_pairs(
-    batch: int,
-    tokens: int,
-    pairs: int,
-    *,
-    generator: torch.Generator | None = None,
-    device: torch.device | None = None,
+    batch: int, tokens: int, pairs: int, *, generator: torch.Generator | None = None, device: torch.device | None = None
 ) -> Tensor:
     """Random token indices ``(B, M, 2)``: uniform, independent, with replacement, so a token may meet itself."""
     return torch.randint(tokens, (batch, pairs, 2), generator=generator, device=device)

@@ -59,12 +59,12 @@ class PatchAugment:
         chosen = _chance(pixels, self.jitter_chance)
         brightness, contrast, saturation, hue = (_spread(pixels, most) * chosen for most in self.jitter)
         pixels = (pixels * (1 + brightness)).clamp(0, 1)
-        pixels = blend(pixels, grey(pixels).mean((1, 2, 3), keepdim=True), 1 + contrast)
+        pixels = blend_patches(pixels, grey_patches(pixels).mean((1, 2, 3), keepdim=True), 1 + contrast)
         if pixels.shape[1] != 3:
             return pixels
-        pixels = blend(pixels, grey(pixels), 1 + saturation)
+        pixels = blend_patches(pixels, grey_patches(pixels), 1 + saturation)
         pixels = turn_hue(pixels, hue)
-        return torch.where(_chance(pixels, self.grey_chance), grey(pixels), pixels)
+        return torch.where(_chance(pixels, self.grey_chance), grey_patches(pixels), pixels)
 
     def settled(self) -> PlainView:
         """Nothing to augment in evaluation."""
@@ -81,14 +81,14 @@ def random_crops(pixels: Tensor, size: int) -> Tensor:
     return down[:, None] @ pixels @ right.transpose(1, 2)[:, None]
 
 
-def grey(pixels: Tensor) -> Tensor:
+def grey_patches(pixels: Tensor) -> Tensor:
     """One channel of brightness."""
     if pixels.shape[1] != 3:
         return pixels.mean(1, keepdim=True)
     return (pixels * pixels.new_tensor(LUMA).view(3, 1, 1)).sum(1, keepdim=True)
 
 
-def blend(pixels: Tensor, other: Tensor, share: Tensor) -> Tensor:
+def blend_patches(pixels: Tensor, other: Tensor, share: Tensor) -> Tensor:
     """Away from ``other`` where the share is above 1, towards it below."""
     return (other + share * (pixels - other)).clamp(0, 1)
 

@@ -1,4 +1,4 @@
-"""Attention whose weights have a price, without the map: a few rows at a time, computed again when needed.
+"""Attention whose weights have a penalty, without the map: a few rows at a time, computed again when needed.
 
 `attend` is fused attention that can be asked later what its weights cost (`Attended.cost`). The costs' gradients do not
 go through the weights a second time: they wait until the attention itself is differentiated, which visits every weight
@@ -20,40 +20,48 @@ from vitlet.tokens.geometry import manhattan
 
 BLOCKS = {"cpu": 1 << 20}
 """Weights to hold at a time: four megabytes, which stay in the cache."""
-LARGE_BLOCK = 1 << 25
+ACCELERATOR_BLOCK = 1 << 25
 """On other devices, whose caches do not matter as much."""
 
 
-class Costs(NamedTuple):
-    """What a pass over the weights finds; costs and indices are ``(B, 1 or h)``, an index counts pairs row by row."""
+@dataclass(frozen=True)
+class Reading:
+    """What one pass over a map tells; one column for the average over heads, or one per head.
+
+    Attributes:
+        cost: ``(B, 1 or h)``, penalty times attention, summed over the pairs of an image; carries gradients.
+        penalty: ``(1 or B,)``, the sum of the penalties.
+        distance: mean attention distance in cells, over rows normalised to their tokens with a place; no gradients.
+        low, high: ``(B, 1 or h)``, the smallest and largest weight of a map, if they were asked for, with gradients.
+    """
 
     cost: Tensor
-    price: Tensor
+    penalty: Tensor
     distance: Tensor
-    lowest: Tensor
-    highest: Tensor
+    low: Tensor | None = None
+    high: Tensor | None = None
 
 
 @dataclass(frozen=True)
-class Prices:
-    """A price on every pair of tokens with a place, and where they are.
+class Penalties:
+    """A penalty on every pair of tokens with a place, and where they are.
 
     Attributes:
         coords: ``(1 or B, N, 2)``.
-        price: from rows and their distances ``(1 or B, 1, R, N)`` to prices of the same shape.
+        penalty: from rows and their distances ``(1 or B, 1, R, N)`` to penalties of the same shape.
         prefix: P, tokens in front that have no place.
         normalised: a row's weights count as shares of what it pays to tokens with a place.
     """
 
     coords: Tensor
-    price: Callable[[slice, Tensor], Tensor]
+    penalty: Callable[[slice, Tensor], Tensor]
     prefix: int = 0
     normalised: bool = True
 
     def rows(self, rows: slice) -> tuple[Tensor, Tensor]:
-        """Distances and prices of these rows, ``(1 or B, R, N)``."""
+        """Distances and penalties of these rows, ``(1 or B, R, N)``."""
         distances = manhattan(self.coords[:, rows], self.coords)
-        return distances, self.price(rows, distances[:, None])[:, 0]
+        return distances, self.penalty(rows, distances[:, None])[:, 0]
 
 
 @dataclass
@@ -74,45 +82,46 @@ class Attended:
     waiting: list[_Waiting] = field(default_factory=list)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # loops over blocks: nothing to gain from tracing them
-    def cost(self, prices: Prices, *, each: bool = False, extremes: bool = False) -> Costs:
-        """Price times weight, summed over the pairs of every image, of the heads' average or of each head."""
+    def read(self, penalties: Penalties, *, each: bool = False, extremes: bool = False) -> Reading:
+        """Penalty times weight, summed over the pairs of every image, of the heads' average or of each head."""
         with torch.autocast(self.query.device.type, enabled=False):
-            found: tuple[Tensor, ...] = _Cost.apply(self.token, self, prices, each, extremes)
-        return Costs(*found)
+            cost, penalty, distance, *ends = _Cost.apply(self.token, self, penalties, each, extremes)
+        # The ends are indices of pairs, counted row by row: their weights are computed again, with gradients.
+        return Reading(cost, penalty, distance, *(self._weight(index, penalties) for index in ends if extremes))
 
-    def weight(self, index: Tensor, prices: Prices) -> Tensor:
+    def _weight(self, index: Tensor, penalties: Penalties) -> Tensor:
         """Weights of single pairs, differentiable: ``(B, 1 or h)`` to ``(B, 1 or h)``, 1 for the heads' average."""
-        heads, tokens = self.query.shape[1], self.query.shape[2] - prices.prefix
-        row = (index // tokens + prices.prefix).expand(-1, heads)  # B, h
+        heads, tokens = self.query.shape[1], self.query.shape[2] - penalties.prefix
+        row = (index // tokens + penalties.prefix).expand(-1, heads)  # B, h
         column = (index % tokens).expand(-1, heads)
         chosen = self.query.gather(2, row[..., None, None].expand(-1, -1, 1, self.query.shape[3]))  # B, h, 1, d
         scores = (chosen @ self.key.transpose(-2, -1)).to(self.logsumexp.dtype)[:, :, 0]  # B, h, T
-        if prices.normalised:
-            weights = scores[..., prices.prefix :].softmax(-1)
+        if penalties.normalised:
+            weights = scores[..., penalties.prefix :].softmax(-1)
         else:
-            weights = scores.softmax(-1)[..., prices.prefix :]
+            weights = scores.softmax(-1)[..., penalties.prefix :]
         found = weights.gather(2, column[..., None])[..., 0]
         return found.mean(1, keepdim=True) if index.shape[1] == 1 else found
 
 
 class _Waiting(NamedTuple):
-    prices: Prices
+    penalties: Penalties
     factor: Tensor  # K, 1, 1: the cost's gradient
     by_row: Tensor  # K, N, 1: each row's share of the cost
     mass: Tensor  # K, N, 1: what the row pays to tokens with a place
 
-    def add_slope(self, slope: Tensor, price: Tensor, group: slice, rows: slice) -> None:
+    def add_slope(self, slope: Tensor, penalty: Tensor, group: slice, rows: slice) -> None:
         """Add the gradient with respect to these weights ``(K', R, N)``."""
         factor = self.factor[group]
         if self.of_shares:
             factor = factor / self.mass[group, rows]
             slope.addcmul_(self.by_row[group, rows], factor, value=-1)
-        slope.addcmul_(price, factor)
+        slope.addcmul_(penalty, factor)
 
     @property
     def of_shares(self) -> bool:
         """Whether shares differ from weights."""
-        return self.prices.normalised and self.prices.prefix > 0
+        return self.penalties.normalised and self.penalties.prefix > 0
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -135,7 +144,7 @@ def _maps(part: Tensor) -> Tensor:
 
 def _row_blocks(maps: int, tokens: int, prefix: int, device: torch.device) -> Iterator[tuple[slice, list[slice]]]:
     """Rows of a block, not mixing the prefix with the rest, and the maps to take at a time."""
-    most = BLOCKS.get(device.type, LARGE_BLOCK)
+    most = BLOCKS.get(device.type, ACCELERATOR_BLOCK)
     rows = max(1, min(tokens, most // tokens))
     together = max(1, most // (rows * tokens))
     groups = [slice(start, min(start + together, maps)) for start in range(0, maps, together)]
@@ -193,13 +202,7 @@ def _by_rows(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _gradients(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    logsumexp: Tensor,
-    of_out: Tensor,
-    waiting: list[_Waiting],
+    query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor, of_out: Tensor, waiting: list[_Waiting]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of queries, keys and values, ``(K, T, d)``."""
     queries, keys, values, of_outs = map(_maps, (query, key, value, of_out))
@@ -209,20 +212,20 @@ def _gradients(
     mean = (of_outs * _maps(out)).sum(-1, keepdim=True)  # K, T, 1: of each row's gradient, under its weights
     for cost in waiting:
         if not cost.of_shares:  # shares sum to 1 whatever the weights: their gradient has no such part
-            mean[:, cost.prices.prefix :] += cost.factor * cost.by_row
-    prefix = waiting[0].prices.prefix if waiting else 0
+            mean[:, cost.penalties.prefix :] += cost.factor * cost.by_row
+    prefix = waiting[0].penalties.prefix if waiting else 0
     buffers = _Buffers(queries)
     for rows, groups in _row_blocks(len(queries), tokens, prefix, query.device):
         placed = slice(rows.start - prefix, rows.stop - prefix)
-        prices = [cost.prices.rows(placed)[1] for cost in waiting] if rows.start >= prefix else []
+        penalties = [cost.penalties.rows(placed)[1] for cost in waiting] if rows.start >= prefix else []
         for group in groups:
             weights, slope = buffers(group, rows)
             _weights(queries[group, rows], keys[group], logsumexp[group, rows], out=weights)
             torch.bmm(of_outs[group, rows], values[group].transpose(1, 2), out=slope)
             of_value[group].baddbmm_(weights.transpose(1, 2), of_outs[group, rows])
             slope.sub_(mean[group, rows])
-            for cost, price in zip(waiting, prices, strict=False):
-                cost.add_slope(slope[..., prefix:], _of_maps(price, group, heads), group, placed)
+            for cost, penalty in zip(waiting, penalties, strict=False):
+                cost.add_slope(slope[..., prefix:], _of_maps(penalty, group, heads), group, placed)
             slope.mul_(weights)
             of_query[group, rows] = torch.bmm(slope, keys[group])
             of_key[group].baddbmm_(slope.transpose(1, 2), queries[group, rows])
@@ -253,36 +256,36 @@ class _Cost(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, token: Tensor, attended: Attended, prices: Prices, each: bool, extremes: bool
+        ctx: Any, token: Tensor, attended: Attended, penalties: Penalties, each: bool, extremes: bool
     ) -> tuple[Tensor, ...]:
         queries, keys = _maps(attended.query), _maps(attended.key)
         batch, heads, tokens, _ = attended.query.shape
-        prefix = prices.prefix
-        found = _Found(batch, heads, tokens - prefix, each, queries)
+        prefix = penalties.prefix
+        found = _Sums(batch, heads, tokens - prefix, each, queries)
         buffers = _Buffers(queries)
         logsumexp = attended.logsumexp.to(queries.dtype)
         for rows, groups in _row_blocks(len(queries), tokens, prefix, queries.device):
             if rows.start < prefix:
                 continue
             placed = slice(rows.start - prefix, rows.stop - prefix)
-            distances, price = prices.rows(placed)
-            found.price = found.price + price.sum((1, 2))
+            distances, penalty = penalties.rows(placed)
+            found.penalty = found.penalty + penalty.sum((1, 2))
             for group in groups:
                 weights, product = buffers(group, rows)
                 _weights(queries[group, rows], keys[group], logsumexp[group, rows], out=weights)
                 weights, product = weights[..., prefix:], product[..., prefix:]
                 if prefix:
                     found.mass[group, placed] = weights.sum(-1, keepdim=True)
-                torch.mul(weights, _of_maps(price, group, heads), out=product)
+                torch.mul(weights, _of_maps(penalty, group, heads), out=product)
                 found.by_row[group, placed] = product.sum(-1, keepdim=True)
                 torch.mul(weights, _of_maps(distances, group, heads), out=product)
                 found.reach[group, placed] = product.sum(-1, keepdim=True)
                 if extremes:
-                    found.maps.append(weights / found.mass[group, placed] if prices.normalised else weights.clone())
+                    found.maps.append(weights / found.mass[group, placed] if penalties.normalised else weights.clone())
             found.finish(placed)
-        if prices.normalised:
+        if penalties.normalised:
             found.by_row /= found.mass
-        ctx.attended, ctx.prices, ctx.each = attended, prices, each
+        ctx.attended, ctx.penalties, ctx.each = attended, penalties, each
         ctx.save_for_backward(found.by_row, found.mass)
         results = found.results()
         ctx.mark_non_differentiable(*results[1:])
@@ -294,18 +297,18 @@ class _Cost(torch.autograd.Function):
         by_row, mass = ctx.saved_tensors
         heads = ctx.attended.query.shape[1]
         factor = gradients[0] if ctx.each else gradients[0].expand(-1, heads) / heads
-        ctx.attended.waiting.append(_Waiting(ctx.prices, factor.reshape(-1, 1, 1), by_row, mass))
+        ctx.attended.waiting.append(_Waiting(ctx.penalties, factor.reshape(-1, 1, 1), by_row, mass))
         return (torch.zeros_like(ctx.attended.token), *(None,) * 4)
 
 
-class _Found:
+class _Sums:
     """What accumulates over blocks of rows."""
 
     def __init__(self, batch: int, heads: int, tokens: int, each: bool, like: Tensor) -> None:
         self.batch, self.heads, self.tokens, self.each = batch, heads, tokens, each
         self.by_row = like.new_zeros(batch * heads, tokens, 1)
         self.reach, self.mass = torch.zeros_like(self.by_row), torch.ones_like(self.by_row)  # all of it if no prefix
-        self.price = like.new_zeros(1)
+        self.penalty = like.new_zeros(1)
         columns = heads if each else 1
         self.low = like.new_full((batch, columns), torch.inf)
         self.high = -self.low
@@ -326,8 +329,8 @@ class _Found:
         self.low, self.high = torch.minimum(low, self.low), torch.maximum(high, self.high)
 
     def results(self) -> tuple[Tensor, ...]:
-        """Cost, price, mean distance, and the pairs of smallest and largest weight."""
+        """Cost, penalty, mean distance, and the pairs of smallest and largest weight."""
         cost = self.by_row.view(self.batch, self.heads, self.tokens).sum(-1)
         if not self.each:
             cost = cost.mean(1, keepdim=True)
-        return cost, self.price, (self.reach / self.mass).mean(), self.lowest, self.highest
+        return cost, self.penalty, (self.reach / self.mass).mean(), self.lowest, self.highest
