@@ -25,11 +25,13 @@ from torchvision.models.detection.roi_heads import RoIHeads
 from builders.shapes import annotation, read_json, runs, write_coco, write_json
 from vitlet.cli import main
 from vitlet.config import TaskConfig
-from vitlet.errors import VitletError
+from vitlet.errors import InterruptedRunError, VitletError
 from vitlet.training.distributed import World
 from vitlet.training.loop import train_job
 from vitlet.training.run_folder import RunFolder
 from vitlet.transfer.common.backbone import build
+from vitlet.transfer.common.job import TransferJob
+from vitlet.transfer.common.objective import Network, TransferObjective
 from vitlet.transfer.common.pyramid import Levels
 from vitlet.transfer.detection.cascade import CascadeHeads
 from vitlet.transfer.detection.coco import open_coco
@@ -303,7 +305,7 @@ def test_the_private_parts_of_torchvision_are_as_we_use_them() -> None:
     assert arguments(transform.GeneralizedRCNNTransform.postprocess)[1:] == [
         *("result", "image_shapes", "original_image_sizes")
     ]
-    heads = CascadeHeads(["0"], 8, 16, 3, "all")
+    heads = CascadeHeads([4], 8, 16, 3, "all")
     for stage, precision in zip(heads.stages, ((10, 10, 5, 5), (20, 20, 10, 10), (30, 30, 15, 15)), strict=True):
         assert tuple(stage.box_coder.weights) == precision
     assert [stage.proposal_matcher.high_threshold for stage in heads.stages] == [0.5, 0.6, 0.7]
@@ -324,8 +326,6 @@ def example(count: int = 2) -> tuple[torch.Tensor, list[dict[str, Any]]]:
 
 
 def test_mask_rcnn_is_that_of_torchvision() -> None:
-    from vitlet.transfer.common.objective import Network, TransferObjective
-
     opened, head = make_head()
     images, targets = example()
     objective = TransferObjective(opened.backbone, head).train()
@@ -362,8 +362,6 @@ def test_mask_rcnn_is_that_of_torchvision() -> None:
 
 @pytest.mark.parametrize("masks", ["last", "all", None])
 def test_the_cascade_learns_in_three_stages(masks: Any) -> None:
-    from vitlet.transfer.common.objective import Network, TransferObjective
-
     opened, head = make_head(kind="cascade", masks=masks)
     images, targets = example()
     outcome = TransferObjective(opened.backbone, head).train()(images, targets, {})
@@ -380,7 +378,7 @@ def test_the_cascade_learns_in_three_stages(masks: Any) -> None:
 
 
 def test_scores_of_a_cascade_are_the_mean_of_its_stages() -> None:
-    heads = CascadeHeads(["0"], 8, 16, 3, None).eval()
+    heads = CascadeHeads([4], 8, 16, 3, None).eval()
     maps, boxes = {"0": torch.randn(1, 8, 16, 16)}, [torch.tensor([[4.0, 4, 40, 50]])]
     shares = []
     for index, stage in enumerate(heads.stages):
@@ -490,6 +488,49 @@ def test_resume_is_exact(head: str, data: Path, tmp_path: Path, monkeypatch: pyt
     train(DetectConfig(resume=str(tmp_path / "broken")))
     one, other = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("whole", "broken"))
     assert not any("drloc" in name for name in one)
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def low_validation_images(root: Path) -> None:
+    """Images of 20 x 64 pixels: padded to 32 x 64, they look like maps of half the stride."""
+    content = read_json(root, "val")
+    for image in content["images"]:
+        file = root / "val" / image["file_name"]
+        with Image.open(file) as picture:
+            picture.crop((0, 0, 64, 20)).save(file)
+        image["height"] = 20
+    write_json(root, "val", {**content, "annotations": []})
+
+
+@pytest.mark.parametrize("kind", ["mask-rcnn", "cascade"])
+def test_objects_do_not_depend_on_the_images_before(kind: Any) -> None:
+    opened, head = make_head(kind=kind)
+    images = torch.randn(1, 3, 64, 64)
+    shapes = [(20, 64), (64, 20), (64, 64)]
+    with torch.no_grad():
+        alone = [Network(opened.backbone, copy.deepcopy(head)).eval()(images, [shape])[0] for shape in shapes]
+        network = Network(opened.backbone, head).eval()
+        in_turn = [network(images, [shape])[0] for shape in shapes]
+    for one, other in zip(alone, in_turn, strict=True):
+        assert len(one["boxes"]) > 0
+        assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_a_run_that_was_stopped_before_an_evaluation_ends_as_one_that_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = write_coco(tmp_path / "coco")
+    low_validation_images(root)
+    train(config(root, tmp_path / "whole"))
+
+    def stop(*given: Any) -> Any:
+        raise InterruptedRunError
+
+    with monkeypatch.context() as patch, pytest.raises(InterruptedRunError):
+        patch.setattr(TransferJob, "validate", stop)
+        train(config(root, tmp_path / "broken"))
+    train(DetectConfig(resume=str(tmp_path / "broken")))  # the first that it does is to evaluate
+    one, other = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("whole", "broken"))
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 

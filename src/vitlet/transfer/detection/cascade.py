@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 from torchvision.models.detection.roi_heads import RoIHeads, fastrcnn_loss, maskrcnn_inference, maskrcnn_loss
 from torchvision.ops import MultiScaleRoIAlign, clip_boxes_to_image
+from torchvision.ops.poolers import initLevelMapper
 
 THRESHOLDS = (0.5, 0.6, 0.7)
 """Overlap with an object from which a box counts as that object, by stage."""
@@ -18,11 +20,23 @@ THRESHOLDS = (0.5, 0.6, 0.7)
 PRECISION = ((10.0, 10.0, 5.0, 5.0), (20.0, 20.0, 10.0, 10.0), (30.0, 30.0, 15.0, 15.0))
 """By what box offsets are multiplied before they are learned: later stages correct less."""
 
-WEIGHTS = (1.0, 0.5, 0.25)
+STAGE_WEIGHTS = (1.0, 0.5, 0.25)
 """Of the stages' losses."""
 
 Boxes = list[Tensor]
-Sizes = Sequence[tuple[int, int]]
+ImageSizes = Sequence[tuple[int, int]]
+
+
+def region_pool(strides: Sequence[int], cells: int) -> MultiScaleRoIAlign:
+    """torchvision's pooling of regions to ``cells x cells``, told the strides of the maps.
+
+    Left alone it infers them from the first image that it sees: wrongly where that image is much lower than the canvas
+    it is padded to, and for good. No checkpoint would hold them either.
+    """
+    pool: Any = MultiScaleRoIAlign([str(index) for index in range(len(strides))], cells, sampling_ratio=2)
+    pool.scales = [1 / stride for stride in strides]
+    pool.map_levels = initLevelMapper(int(math.log2(strides[0])), int(math.log2(strides[-1])))
+    return pool  # type: ignore[no-any-return]
 
 
 class AgnosticPredictor(nn.Module):
@@ -42,7 +56,7 @@ class CascadeHeads(nn.Module):
     """In place of torchvision's ``roi_heads``: three of them.
 
     Args:
-        names: of the maps that regions are pooled from.
+        strides: of the maps that regions are pooled from.
         channels: of these maps.
         width: units of the box heads.
         classes: with the background.
@@ -50,7 +64,7 @@ class CascadeHeads(nn.Module):
     """
 
     def __init__(
-        self, names: list[str], channels: int, width: int, classes: int, masks: Literal["last", "all"] | None
+        self, strides: Sequence[int], channels: int, width: int, classes: int, masks: Literal["last", "all"] | None
     ) -> None:
         super().__init__()
         stages = []
@@ -59,7 +73,7 @@ class CascadeHeads(nn.Module):
             convolutions = [channels] * 4
             stages.append(
                 RoIHeads(
-                    MultiScaleRoIAlign(names, output_size=7, sampling_ratio=2),
+                    region_pool(strides, 7),
                     FastRCNNConvFCHead((channels, 7, 7), convolutions, [width], norm_layer=nn.BatchNorm2d),
                     AgnosticPredictor(width, classes),
                     fg_iou_thresh=threshold,
@@ -70,7 +84,7 @@ class CascadeHeads(nn.Module):
                     score_thresh=0.05,
                     nms_thresh=0.5,
                     detections_per_img=100,
-                    mask_roi_pool=MultiScaleRoIAlign(names, output_size=14, sampling_ratio=2) if with_mask else None,
+                    mask_roi_pool=region_pool(strides, 14) if with_mask else None,
                     mask_head=MaskRCNNHeads(channels, (channels,) * 4, 1) if with_mask else None,
                     mask_predictor=MaskRCNNPredictor(channels, channels, classes) if with_mask else None,
                 )
@@ -78,16 +92,18 @@ class CascadeHeads(nn.Module):
         self.stages = nn.ModuleList(stages)
 
     def forward(
-        self, features: dict[str, Tensor], proposals: Boxes, sizes: Sizes, targets: Any = None
+        self, features: dict[str, Tensor], proposals: Boxes, sizes: ImageSizes, targets: Any = None
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
         """As torchvision's: detections in evaluation, losses in training."""
         if self.training:
             return [], self._losses(features, proposals, sizes, targets)
         return self._detections(features, proposals, sizes), {}
 
-    def _losses(self, features: dict[str, Tensor], proposals: Boxes, sizes: Sizes, targets: Any) -> dict[str, Tensor]:
+    def _losses(
+        self, features: dict[str, Tensor], proposals: Boxes, sizes: ImageSizes, targets: Any
+    ) -> dict[str, Tensor]:
         losses: dict[str, Tensor] = {}
-        for number, (stage, weight) in enumerate(zip(self.stages, WEIGHTS, strict=True), start=1):
+        for number, (stage, weight) in enumerate(zip(self.stages, STAGE_WEIGHTS, strict=True), start=1):
             assert isinstance(stage, RoIHeads)
             proposals, matched, labels, offsets = stage.select_training_samples(proposals, targets)
             scores, boxes = _boxes(stage, features, proposals, sizes)
@@ -100,7 +116,7 @@ class CascadeHeads(nn.Module):
             proposals = _refined(stage, boxes, proposals, sizes)
         return losses
 
-    def _detections(self, features: dict[str, Tensor], proposals: Boxes, sizes: Sizes) -> list[dict[str, Tensor]]:
+    def _detections(self, features: dict[str, Tensor], proposals: Boxes, sizes: ImageSizes) -> list[dict[str, Tensor]]:
         """Scores are the mean of the stages', each on the boxes that it saw; boxes are the last stage's."""
         total: Tensor | None = None
         for stage in self.stages:
@@ -125,7 +141,7 @@ class CascadeHeads(nn.Module):
         return result
 
 
-def _boxes(stage: Any, features: dict[str, Tensor], proposals: Boxes, sizes: Sizes) -> tuple[Tensor, Tensor]:
+def _boxes(stage: Any, features: dict[str, Tensor], proposals: Boxes, sizes: ImageSizes) -> tuple[Tensor, Tensor]:
     """Scores and offsets of a stage for the boxes it is given."""
     pooled = stage.box_roi_pool(features, proposals, sizes)
     scores, offsets = stage.box_predictor(stage.box_head(pooled))
@@ -133,14 +149,14 @@ def _boxes(stage: Any, features: dict[str, Tensor], proposals: Boxes, sizes: Siz
 
 
 @torch.no_grad()
-def _refined(stage: Any, offsets: Tensor, proposals: Boxes, sizes: Sizes) -> Boxes:
+def _refined(stage: Any, offsets: Tensor, proposals: Boxes, sizes: ImageSizes) -> Boxes:
     """The boxes moved by a stage's offsets, which are the same for every class, and cut at the image's border."""
     counts = [len(each) for each in proposals]
     decoded = stage.box_coder.decode(offsets, proposals)[:, 0].split(counts)
     return [clip_boxes_to_image(boxes, size) for boxes, size in zip(decoded, sizes, strict=True)]
 
 
-def _mask_logits(stage: Any, features: dict[str, Tensor], boxes: Boxes, sizes: Sizes) -> Tensor:
+def _mask_logits(stage: Any, features: dict[str, Tensor], boxes: Boxes, sizes: ImageSizes) -> Tensor:
     logits: Tensor = stage.mask_predictor(stage.mask_head(stage.mask_roi_pool(features, boxes, sizes)))
     return logits
 
@@ -149,7 +165,7 @@ def _mask_loss(
     stage: Any,
     features: dict[str, Tensor],
     proposals: Boxes,
-    sizes: Sizes,
+    sizes: ImageSizes,
     targets: Any,
     matched: list[Tensor],
     labels: list[Tensor],
