@@ -31,17 +31,17 @@ from vitlet.training.loop import train_job
 from vitlet.training.run_folder import RunFolder
 from vitlet.transfer.common.backbone import build
 from vitlet.transfer.common.job import TransferJob
-from vitlet.transfer.common.objective import Network, TransferObjective
+from vitlet.transfer.common.objective import DenseModel, TransferObjective
 from vitlet.transfer.common.pyramid import Levels
 from vitlet.transfer.detection.cascade import CascadeHeads
 from vitlet.transfer.detection.coco import open_coco
 from vitlet.transfer.detection.detector import DetectionHead
-from vitlet.transfer.detection.job import prepare_detection
+from vitlet.transfer.detection.job import DetectionJob
 from vitlet.transfer.detection.masks import as_rle, decode, encode
 from vitlet.transfer.detection.metrics import DetectionScores, average_precision, detections, ground_truth
-from vitlet.transfer.detection.recipes import RECIPES
 from vitlet.transfer.detection.samples import DetectionSamples, corners, fitted_size, make_sides
 from vitlet.transfer.detection.settings import DetectConfig
+from vitlet.transfer.recipes import DETECTION_RECIPES
 
 SMALL: dict[str, Any] = {
     "backbone": "test_resnet",
@@ -62,7 +62,7 @@ def config(data: Path, output: Path, **changes: Any) -> DetectConfig:
 
 
 def train(settings: DetectConfig) -> Any:
-    return train_job(settings, prepare_detection, DetectionScores, title="detect")
+    return train_job(settings, DetectionJob.prepare, DetectionScores, title="detect")
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def test_bad_annotations_are_one_sentence(name: str, tmp_path: Path) -> None:
     make, message = FAULTS[name]
     make(root)
     with pytest.raises(VitletError, match=message) as caught:
-        prepare_detection(config(root, tmp_path / "run"), World())
+        DetectionJob.prepare(config(root, tmp_path / "run"), World())
     assert "\n" not in str(caught.value)
 
 
@@ -209,11 +209,11 @@ def test_odd_annotations_are_counted_and_training_goes_on(tmp_path: Path) -> Non
 def test_boxes_without_masks_make_a_detector_without_masks(tmp_path: Path) -> None:
     root = write_coco(tmp_path / "coco")
     edit(lambda content: content["annotations"][0].pop("segmentation"))(root)
-    job, _ = prepare_detection(config(root, tmp_path / "run", head="cascade"), World())
+    job, _ = DetectionJob.prepare(config(root, tmp_path / "run", head="cascade"), World())
     assert "boxes alone: 1 objects have no mask" in job.notes
     assert not any("mask" in name for name, _ in job.objective.named_parameters())
     job.model.eval()
-    found = job.evaluations["val"](World(), lambda: None).to_dict()
+    found = job.predictor.measure(job.splits["val"], World(), lambda: None).to_dict()
     assert not any(key.startswith("mask") for key in found)
 
 
@@ -349,7 +349,7 @@ def test_mask_rcnn_is_that_of_torchvision() -> None:
     for name, loss in theirs(list(images), whole).items():
         assert ours[name.removeprefix("loss_")] == pytest.approx(float(loss.detach()), rel=1e-5)
     assert found.keys() == ours.keys()
-    network = Network(opened.backbone, head).eval()
+    network = DenseModel(opened.backbone, head).eval()
     theirs.eval()
     with torch.no_grad():
         mine = network(images, [(64, 64)] * 2)
@@ -370,7 +370,7 @@ def test_the_cascade_learns_in_three_stages(masks: Any) -> None:
     assert with_mask == {"last": {"mask_3"}, "all": {"mask_1", "mask_2", "mask_3"}, None: set()}[masks]
     assert {"class_1", "class_2", "class_3", "box_1", "box_2", "box_3"} <= outcome.parts.keys()
     assert all(parameter.grad is not None for parameter in head.parameters())
-    network = Network(opened.backbone, head).eval()
+    network = DenseModel(opened.backbone, head).eval()
     with torch.no_grad():
         found = network(images, [(60, 64), (64, 64)])[0]
     assert ("masks" in found) == (masks is not None)
@@ -398,8 +398,8 @@ def test_images_come_to_the_sizes_of_multi_scale_training(data: Path) -> None:
     assert fitted_size(480, 640, 800, 1333) == (800, 1067)
     assert fitted_size(400, 1000, 800, 1333) == (533, 1333)
     assert make_sides(480, 800) == (480, 512, 544, 576, 608, 640, 672, 704, 736, 768, 800)
-    job, _ = prepare_detection(config(data, data / "never"), World())
-    samples: Any = job.samples.samples
+    job, _ = DetectionJob.prepare(config(data, data / "never"), World())
+    samples: Any = job.samples
     assert isinstance(samples, DetectionSamples)
     plain, target = samples.augmented(0, [0.99, 0.99])
     assert plain.shape[1:] == (48, 64)
@@ -508,8 +508,8 @@ def test_objects_do_not_depend_on_the_images_before(kind: Any) -> None:
     images = torch.randn(1, 3, 64, 64)
     shapes = [(20, 64), (64, 20), (64, 64)]
     with torch.no_grad():
-        alone = [Network(opened.backbone, copy.deepcopy(head)).eval()(images, [shape])[0] for shape in shapes]
-        network = Network(opened.backbone, head).eval()
+        alone = [DenseModel(opened.backbone, copy.deepcopy(head)).eval()(images, [shape])[0] for shape in shapes]
+        network = DenseModel(opened.backbone, head).eval()
         in_turn = [network(images, [shape])[0] for shape in shapes]
     for one, other in zip(alone, in_turn, strict=True):
         assert len(one["boxes"]) > 0
@@ -536,7 +536,7 @@ def test_a_run_that_was_stopped_before_an_evaluation_ends_as_one_that_was_not(
 
 def test_tasks_see_one_grid_whatever_the_images(data: Path, tmp_path: Path) -> None:
     tasks = {"drloc": TaskConfig(0.5), "position": TaskConfig(0.1)}
-    job, (_, loader) = prepare_detection(config(data, tmp_path / "run", tasks=tasks), World())
+    job, (_, loader) = DetectionJob.prepare(config(data, tmp_path / "run", tasks=tasks), World())
     for batch in loader:
         images, targets = job.inputs(batch)
         assert images.shape == (2, 3, 64, 64)
@@ -578,7 +578,7 @@ def test_settings_of_classifiers_are_no_flags_here(capsys: pytest.CaptureFixture
 
 
 def test_the_recipes_are_those_of_the_publication() -> None:
-    for name, recipe in RECIPES.items():
+    for name, recipe in DETECTION_RECIPES.items():
         settings = recipe()
         assert (settings.min_side, settings.max_side, settings.long_side) == (480, 800, 1333)
         assert (settings.lr, settings.weight_decay, settings.batch_size, settings.epochs) == (1e-4, 0.05, 16, 12)

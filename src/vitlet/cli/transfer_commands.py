@@ -1,130 +1,144 @@
-"""What the commands ``detect`` and ``segment`` share; torch is imported when something is trained."""
+"""What the commands ``detect`` and ``segment`` share; torch is imported when something is trained or used."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vitlet.cli.flags import Parser, add_run_flags, run_settings
 from vitlet.errors import VitletError, nearest
 from vitlet.transfer.common.settings import TransferConfig
 
 if TYPE_CHECKING:
-    from vitlet.training.distributed import World
-    from vitlet.training.job import Job, Measured
-    from vitlet.training.loaders import Batches
-
-Config = TypeVar("Config", bound=TransferConfig)
+    from vitlet.transfer.common.job import TransferJob
 
 
-def subcommand(name: str, about: str, actions: Mapping[str, Callable[[list[str]], int]], words: list[str]) -> int:
-    """Run ``vitlet NAME ACTION``, or tell which actions there are."""
-    usage = f"usage: vitlet {name} {'|'.join(actions)} ...\n\n{about}\n`vitlet {name} ACTION --help` tells the rest."
-    if words and words[0] in ("-h", "--help"):
-        print(usage)
+class TransferCommand(ABC):
+    """``vitlet NAME train|evaluate|predict``."""
+
+    NAME: ClassVar[str]
+    ABOUT: ClassVar[str]
+    PREDICTS: ClassVar[str]
+    """What ``predict`` gives, in a sentence."""
+    DATA: ClassVar[str]
+    """What the data is."""
+    SETTINGS: ClassVar[type[TransferConfig]]
+    RECIPES: ClassVar[Mapping[str, Callable[[], TransferConfig]]]
+    FLAGS: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Flags of ``predict`` beside those that both commands have, as argparse takes them; options of the predictor."""
+
+    @abstractmethod
+    def job(self) -> type[TransferJob]:
+        """What is trained; importing it imports torch."""
+
+    @abstractmethod
+    def lines(self, answer: Mapping[str, Any]) -> Iterable[str]:
+        """What was predicted for an image, in words."""
+
+    def run(self, words: list[str]) -> int:
+        """Run an action, or tell which there are."""
+        actions = {"train": self.train, "evaluate": self.evaluate, "predict": self.predict}
+        if words and words[0] in ("-h", "--help"):
+            print(f"usage: vitlet {self.NAME} {'|'.join(actions)} ...\n\n{self.ABOUT}")
+            print(f"`vitlet {self.NAME} ACTION --help` tells the rest.")
+            return 0
+        if not words or words[0] not in actions:
+            found = f"found {words[0]!r}.{nearest(words[0], actions)}" if words else "found nothing."
+            raise VitletError(f"`vitlet {self.NAME}` needs one of {', '.join(actions)}; {found}")
+        return actions[words[0]](words[1:])
+
+    def train(self, words: list[str]) -> int:
+        """Train in as many processes as asked for, and print the end."""
+        config = self._config(words)
+        if (config.nproc or 1) > 1 and "RANK" not in os.environ:
+            from vitlet.training.launch import launch
+
+            return launch([*config.JOB.split(), *words], config.nproc or 1)
+        from vitlet.cli.summary import print_measured
+        from vitlet.training.loop import train_job
+
+        job = self.job()
+        result = train_job(config, job.prepare, job.PREDICTOR.SCORES, title=self.NAME)
+        if os.environ.get("RANK", "0") == "0":
+            print_measured(result)
         return 0
-    if not words or words[0] not in actions:
-        found = f"found {words[0]!r}.{nearest(words[0], actions)}" if words else "found nothing."
-        raise VitletError(f"`vitlet {name}` needs one of {', '.join(actions)}; {found}")
-    return actions[words[0]](words[1:])
 
+    def _config(self, words: list[str]) -> TransferConfig:
+        """The settings that a command line gives, on top of those of a published recipe."""
+        kind, recipes = self.SETTINGS, self.RECIPES
+        parser = Parser(prog=f"vitlet {kind.JOB}", description=self.ABOUT)
+        parser.add_argument("--recipe", metavar="NAME", help=f"a published setting: {', '.join(recipes)}")
+        add_run_flags(parser, kind)
+        chosen = parser.parse_all(words)
+        recipe = vars(chosen).pop("recipe")
+        given = run_settings(chosen)
+        if recipe is not None:
+            if recipe not in recipes:
+                known = ", ".join(recipes)
+                raise VitletError(f"unknown recipe {recipe!r}.{nearest(recipe, recipes)} There are {known}.")
+            given = {**recipes[recipe]().to_dict(), **given}
+        config = kind.from_dict(given, source=f"vitlet {kind.JOB}")
+        if config.resume is None and "data" not in given:
+            raise VitletError(f"`vitlet {kind.JOB}` needs DATA. See `vitlet {kind.JOB} --help`.")
+        if config.resume is not None and "RANK" not in os.environ:  # of several processes, only the first may look
+            from vitlet.training.run_folder import resumed
 
-def train_config(
-    kind: type[Config], about: str, words: list[str], recipes: Mapping[str, Callable[[], Config]]
-) -> Config:
-    """The settings that a command line gives, on top of those of a published recipe."""
-    parser = Parser(prog=f"vitlet {kind.JOB}", description=about)
-    parser.add_argument("--recipe", metavar="NAME", help=f"a published setting: {', '.join(recipes)}")
-    add_run_flags(parser, kind)
-    chosen = parser.parse_all(words)
-    recipe = vars(chosen).pop("recipe")
-    given = run_settings(chosen)
-    if recipe is not None:
-        if recipe not in recipes:
-            raise VitletError(f"unknown recipe {recipe!r}.{nearest(recipe, recipes)} There are {', '.join(recipes)}.")
-        given = {**recipes[recipe]().to_dict(), **given}
-    config = kind.from_dict(given, source=f"vitlet {kind.JOB}")
-    if config.resume is None and "data" not in given:
-        raise VitletError(f"`vitlet {kind.JOB}` needs DATA. See `vitlet {kind.JOB} --help`.")
-    if config.resume is not None and "RANK" not in os.environ:  # of several processes, only the first may look
-        from vitlet.training.run_folder import resumed
+            return resumed(config, given)
+        return config
 
-        return resumed(config, given)
-    return config
+    def evaluate(self, words: list[str]) -> int:
+        """Measure a run's best weights, and print the numbers."""
+        parser = self._parser("evaluate", "Measure a run's best weights.")
+        parser.add_argument("data", metavar="DATA", nargs="?", help=f"{self.DATA} (default: the run's own data)")
+        parser.add_argument("--split", choices=("train", "val", "test"), help="default: test if there is one, else val")
+        chosen = parser.parse_all(words)
+        predictor = self._load(chosen)
+        from vitlet.cli.summary import say
 
+        scores, what = predictor.evaluate(chosen.data, split=chosen.split)
+        numbers = scores.to_dict()
+        if chosen.json:
+            by_class = dict(zip(predictor.classes, scores.per_class, strict=True))
+            print(json.dumps({"run": chosen.run, "data": what, **numbers, predictor.BY_CLASS: by_class}))
+        else:
+            found = ", ".join(f"{key} {value:.2f}" for key, value in numbers.items() if key != "count")
+            say(f"{what}: {numbers['count']:.0f} images, {found}")
+        return 0
 
-def start(
-    config: Config,
-    words: list[str],
-    make: Callable[[Config, World], tuple[Job, Batches]],
-    kind: type[Measured],
-) -> int:
-    """Train in as many processes as asked for, and print the end."""
-    job = config.JOB.split()
-    if (config.nproc or 1) > 1 and "RANK" not in os.environ:
-        from vitlet.training.launch import launch
+    def predict(self, words: list[str]) -> int:
+        """Use a run's best weights on image files, and print what was found."""
+        parser = self._parser("predict", self.PREDICTS)
+        parser.add_argument("images", metavar="IMAGE", nargs="+", help="image files")
+        parser.add_argument("--output", metavar="FOLDER", default="predicted", help="for the pictures [predicted]")
+        for name, flag in self.FLAGS.items():
+            parser.add_argument(f"--{name}", **flag)
+        chosen = parser.parse_all(words)
+        options, paths = {name: getattr(chosen, name) for name in self.FLAGS}, [Path(image) for image in chosen.images]
+        for path in paths:
+            if not path.is_file():
+                raise VitletError(f"no such image file: {path}.")
+        answers = self._load(chosen).predict(paths, Path(chosen.output), **options)
+        from vitlet.cli.summary import say
 
-        return launch([*job, *words], config.nproc or 1)
-    from vitlet.cli.summary import print_measured
-    from vitlet.training.loop import train_job
+        if chosen.json:
+            print(json.dumps(answers, ensure_ascii=False, indent=2))
+            return 0
+        for answer in answers:
+            for line in self.lines(answer):
+                say(line)
+        return 0
 
-    result = train_job(config, make, kind, title=job[0])
-    if os.environ.get("RANK", "0") == "0":
-        print_measured(result)
-    return 0
+    def _parser(self, action: str, about: str) -> Parser:
+        parser = Parser(prog=f"vitlet {self.NAME} {action}", description=about)
+        parser.add_argument("run", metavar="RUN", help="run folder")
+        parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps [auto]")
+        parser.add_argument("--json", action="store_true", help="print JSON")
+        return parser
 
-
-def evaluate_parser(name: str, data: str) -> Parser:
-    """Of ``vitlet NAME evaluate``."""
-    parser = Parser(prog=f"vitlet {name} evaluate", description="Measure a run's best weights.")
-    parser.add_argument("run", metavar="RUN", help="run folder")
-    parser.add_argument("data", metavar="DATA", nargs="?", help=f"{data} (default: the run's own data)")
-    parser.add_argument("--split", choices=("train", "val", "test"), help="default: test if there is one, else val")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps [auto]")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser
-
-
-def predict_parser(name: str, about: str) -> Parser:
-    """Of ``vitlet NAME predict``."""
-    parser = Parser(prog=f"vitlet {name} predict", description=about)
-    parser.add_argument("run", metavar="RUN", help="run folder")
-    parser.add_argument("images", metavar="IMAGE", nargs="+", help="image files")
-    parser.add_argument("--output", metavar="FOLDER", default="predicted", help="for the pictures [predicted]")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps [auto]")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser
-
-
-def image_paths(chosen: argparse.Namespace) -> list[Path]:
-    """The image files of a command line, which have to be there."""
-    paths = [Path(image) for image in chosen.images]
-    for path in paths:
-        if not path.is_file():
-            raise VitletError(f"no such image file: {path}.")
-    return paths
-
-
-def measure(network: Any, chosen: argparse.Namespace, by_class: str) -> int:
-    """Measure a loaded detector or segmenter as the command line of `evaluate_parser` says, and print the numbers.
-
-    Args:
-        network: with ``evaluate`` and ``classes``.
-        chosen: the command line.
-        by_class: what the numbers of single classes are called in JSON.
-    """
-    from vitlet.cli.summary import say
-
-    scores, what = network.evaluate(chosen.data, split=chosen.split)
-    numbers = scores.to_dict()
-    if chosen.json:
-        per_class = dict(zip(network.classes, scores.per_class, strict=True))
-        print(json.dumps({"run": chosen.run, "data": what, **numbers, by_class: per_class}))
-    else:
-        found = ", ".join(f"{key} {value:.2f}" for key, value in numbers.items() if key != "count")
-        say(f"{what}: {numbers['count']:.0f} images, {found}")
-    return 0
+    def _load(self, chosen: argparse.Namespace) -> Any:
+        return self.job().PREDICTOR.load(Path(chosen.run), device=chosen.device)

@@ -55,7 +55,7 @@ class TransferObjective(Objective):
         return head.losses(features, labels)
 
 
-class Network(nn.Module):
+class DenseModel(nn.Module):
     """The backbone and its head without anything that only training needs; this is what is exported."""
 
     def __init__(self, backbone: Backbone, head: nn.Module) -> None:

@@ -33,10 +33,10 @@ def region_pool(strides: Sequence[int], cells: int) -> MultiScaleRoIAlign:
     Left alone it infers them from the first image that it sees: wrongly where that image is much lower than the canvas
     it is padded to, and for good. No checkpoint would hold them either.
     """
-    pool: Any = MultiScaleRoIAlign([str(index) for index in range(len(strides))], cells, sampling_ratio=2)
+    pool = MultiScaleRoIAlign([str(index) for index in range(len(strides))], cells, sampling_ratio=2)
     pool.scales = [1 / stride for stride in strides]
     pool.map_levels = initLevelMapper(int(math.log2(strides[0])), int(math.log2(strides[-1])))
-    return pool  # type: ignore[no-any-return]
+    return pool
 
 
 class AgnosticPredictor(nn.Module):

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitlet.transfer.common.extras import require
+from vitlet.errors import require_extra
 from vitlet.transfer.detection.coco import CocoImage
 from vitlet.transfer.detection.masks import encode
 
-NAMES = ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large")
+COCO_NUMBERS = ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large")
 """The first of COCO's twelve numbers."""
 
 
@@ -23,7 +23,7 @@ class DetectionScores:
 
     Attributes:
         count: images.
-        box: of boxes, by `NAMES`.
+        box: of boxes, by `COCO_NUMBERS`.
         mask: of masks, empty for a detector without.
         per_class: box AP of each class, None where there is no object of it.
     """
@@ -44,7 +44,7 @@ class DetectionScores:
     def from_dict(cls, numbers: Mapping[str, float]) -> DetectionScores:
         """From the numbers of `to_dict`."""
         box, mask = (
-            {name: numbers[f"{kind}_{name}"] for name in NAMES if f"{kind}_{name}" in numbers}
+            {name: numbers[f"{kind}_{name}"] for name in COCO_NUMBERS if f"{kind}_{name}" in numbers}
             for kind in ("box", "mask")
         )
         if "AP" not in box:
@@ -115,10 +115,8 @@ def average_precision(
     masks: bool,
 ) -> DetectionScores:
     """COCO's numbers of these results."""
-    require("faster_coco_eval", "detection")
-    from faster_coco_eval import COCO, COCOeval_faster
-
-    truth = COCO(ground_truth(images, categories))
+    library = require_extra("faster_coco_eval", "detection", "average precision")
+    truth = library.COCO(ground_truth(images, categories))
     kinds: dict[str, dict[str, float]] = {"bbox": {}, "segm": {}}
     per_class: tuple[float | None, ...] = ()
     for kind, numbers in kinds.items():
@@ -126,15 +124,15 @@ def average_precision(
             continue
         if not results:
             present = {thing.label for image in images for thing in image.things if not thing.crowd}
-            numbers |= dict.fromkeys(NAMES[:3], 0.0 if present else -1.0)
+            numbers |= dict.fromkeys(COCO_NUMBERS[:3], 0.0 if present else -1.0)
             per_class = tuple(0.0 if label in present else None for label in range(len(categories)))
             continue
-        evaluation = COCOeval_faster(truth, truth.loadRes([dict(each) for each in results]), kind)
+        evaluation = library.COCOeval_faster(truth, truth.loadRes([dict(each) for each in results]), kind)
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
-        stats = [float(value) for value in evaluation.stats[: len(NAMES)]]
-        numbers |= {name: 100 * value if value >= 0 else -1.0 for name, value in zip(NAMES, stats, strict=True)}
+        stats = [float(value) for value in evaluation.stats[: len(COCO_NUMBERS)]]
+        numbers |= {name: 100 * value if value >= 0 else -1.0 for name, value in zip(COCO_NUMBERS, stats, strict=True)}
         if kind == "bbox":
             per_class = _per_class(evaluation.eval["precision"])
     return DetectionScores(len(images), kinds["bbox"], kinds["segm"], per_class)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as V
 
 from vitlet.data.decode import read_image
-from vitlet.data.preprocess import Preprocess
+from vitlet.transfer.common.loading import TrainingSamples
 from vitlet.transfer.common.pyramid import pad_to, padded_size
 from vitlet.transfer.detection.coco import CocoImage
 from vitlet.transfer.detection.masks import decode
@@ -35,19 +35,19 @@ class Resizing:
         long: longer side at most.
         divisor: sides of a batch are multiples of it.
         canvas: the one size of all batches, where there is one.
-        normalize: from pixels to what the network expects.
+        normalize: from pixels to what the backbone expects.
     """
 
     sides: tuple[int, ...]
     long: int
     divisor: int
     canvas: tuple[int, int] | None
-    normalize: Preprocess
+    normalize: Callable[[Tensor], Tensor]
 
     def image(self, pixels: Tensor, short: int) -> Tensor:
         """uint8 ``(3, height, width)`` resized and normalised."""
         size = list(fitted_size(pixels.shape[1], pixels.shape[2], short, self.long))
-        return self.normalize.normalize(V.resize(pixels, size, antialias=True))
+        return self.normalize(V.resize(pixels, size, antialias=True))
 
     def batch(self, images: Sequence[Tensor]) -> Tensor:
         """Images padded to one size."""
@@ -55,26 +55,26 @@ class Resizing:
         size = self.canvas or padded_size(height, width, self.divisor)
         return torch.stack([pad_to(image, size) for image in images])
 
-    def collate(self, images: list[Tensor], targets: list[Any]) -> tuple[Tensor, list[Any]]:
-        """A training batch."""
-        return self.batch(images), targets
-
 
 def make_sides(smallest: int, largest: int) -> tuple[int, ...]:
     """The shorter sides of multi-scale training: every 32 pixels, and always the largest."""
     return (*range(smallest, largest, STEP), largest)
 
 
-class DetectionSamples:
-    """Training images by index."""
+class DetectionSamples(TrainingSamples):
+    """Images with boxes, and with masks or not."""
 
     KEYS = 2
 
-    def __init__(self, images: Sequence[CocoImage], resizing: Resizing, *, masks: bool, hflip: float) -> None:
-        self.images, self.resizing, self.masks, self.hflip = images, resizing, masks, hflip
+    def __init__(
+        self, images: Sequence[CocoImage], seed: int, resizing: Resizing, *, masks: bool, hflip: float
+    ) -> None:
+        super().__init__(images, seed)
+        self.resizing, self.masks, self.hflip = resizing, masks, hflip
 
-    def __len__(self) -> int:
-        return len(self.images)
+    def collate(self, images: list[Tensor], targets: list[Any]) -> tuple[Tensor, list[Any]]:
+        """Images padded to one size; targets as they are."""
+        return self.resizing.batch(images), targets
 
     def augmented(self, index: int, keys: Sequence[float]) -> tuple[Tensor, dict[str, Any]]:
         """A resized and maybe flipped image with ``boxes``, ``labels``, ``masks`` and ``size``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -11,9 +12,9 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as V
 
 from vitlet.data.decode import read_image
-from vitlet.data.preprocess import Preprocess
+from vitlet.transfer.common.loading import TrainingSamples
 from vitlet.transfer.common.pyramid import pad_to
-from vitlet.transfer.segmentation.masks import IGNORED, MaskedData, MaskedImage
+from vitlet.transfer.segmentation.masks import IGNORED, MaskedSplit
 from vitlet.transfer.segmentation.settings import SegmentConfig
 
 
@@ -27,7 +28,7 @@ class Cropping:
         scales: smallest and largest factor.
         hflip: probability of a flip.
         photometric: whether colours change.
-        normalize: from pixels to what the network expects.
+        normalize: from pixels to what the backbone expects.
     """
 
     size: tuple[int, int]
@@ -35,7 +36,13 @@ class Cropping:
     scales: tuple[float, float]
     hflip: float
     photometric: bool
-    normalize: Preprocess
+    normalize: Callable[[Tensor], Tensor]
+
+    @classmethod
+    def from_config(cls, config: SegmentConfig, normalize: Callable[[Tensor], Tensor]) -> Self:
+        """As the settings say."""
+        scales = (config.rescale_min, config.rescale_max)
+        return cls(config.crop_size, config.base, scales, config.hflip or 0.0, config.photometric, normalize)
 
     def __call__(self, pixels: Tensor, mask: Tensor, keys: Sequence[float]) -> tuple[Tensor, Tensor]:
         """uint8 ``(3, h, w)`` and classes ``(h, w)`` -> a crop of both; ``keys`` in [0, 1) decide everything random."""
@@ -50,7 +57,7 @@ class Cropping:
             pixels, mask = pixels.flip(-1), mask.flip(-1)
         if self.photometric:
             pixels = recoloured(pixels, keys[4:])
-        image = self.normalize.normalize(pixels)
+        image = self.normalize(pixels)
         return pad_to(image, self.size), pad_to(mask, self.size, IGNORED)
 
 
@@ -81,29 +88,19 @@ def recoloured(pixels: Tensor, keys: Sequence[float]) -> Tensor:
     return pixels
 
 
-class SegmentationSamples:
-    """Training images by index."""
+class SegmentationSamples(TrainingSamples):
+    """Crops with the classes of their pixels."""
 
     KEYS = 13
 
-    def __init__(self, data: MaskedData, pairs: Sequence[MaskedImage], cropping: Cropping) -> None:
-        self.data, self.pairs, self.cropping = data, pairs, cropping
-
-    def __len__(self) -> int:
-        return len(self.pairs)
+    def __init__(self, split: MaskedSplit, seed: int, cropping: Cropping) -> None:
+        super().__init__(split.images, seed)
+        self.split, self.cropping = split, cropping
 
     def augmented(self, index: int, keys: Sequence[float]) -> tuple[Tensor, Tensor]:
         """A crop and its classes."""
-        pair = self.pairs[index]
-        return self.cropping(read_image(pair.image, 3), self.data.read(pair), keys)
+        return self.cropping(read_image(self.images[index].image, 3), self.split.read(index), keys)
 
-
-def collate(images: list[Tensor], masks: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """A training batch."""
-    return torch.stack(images), torch.stack(masks)
-
-
-def make_cropping(config: SegmentConfig, normalize: Preprocess) -> Cropping:
-    """As the settings say."""
-    scales = (config.rescale_min, config.rescale_max)
-    return Cropping(config.crop_size, config.base, scales, config.hflip or 0.0, config.photometric, normalize)
+    def collate(self, images: list[Tensor], targets: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """A batch: crops have one size."""
+        return torch.stack(images), torch.stack(targets)
