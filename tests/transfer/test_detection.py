@@ -32,14 +32,14 @@ from vitlet.training.run_folder import RunFolder
 from vitlet.transfer.common.backbone import build
 from vitlet.transfer.common.job import TransferJob
 from vitlet.transfer.common.objective import DenseModel, TransferObjective
-from vitlet.transfer.common.pyramid import Levels
+from vitlet.transfer.common.pyramid import Levels, scaled_size
 from vitlet.transfer.detection.cascade import CascadeHeads
 from vitlet.transfer.detection.coco import open_coco
 from vitlet.transfer.detection.detector import DetectionHead
 from vitlet.transfer.detection.job import DetectionJob
 from vitlet.transfer.detection.masks import as_rle, decode, encode
 from vitlet.transfer.detection.metrics import DetectionScores, average_precision, detections, ground_truth
-from vitlet.transfer.detection.samples import DetectionSamples, corners, fitted_size, make_sides
+from vitlet.transfer.detection.samples import DetectionSamples, corners, make_sides
 from vitlet.transfer.detection.settings import DetectConfig
 from vitlet.transfer.recipes import DETECTION_RECIPES
 
@@ -261,8 +261,8 @@ def test_average_precision_is_that_of_pycocotools(tmp_path: Path) -> None:
         labels = torch.tensor([thing.label + 1 for thing in things])
         found = {"boxes": boxes, "labels": labels, "scores": torch.rand(len(things)), "masks": masks}
         results += detections(image, found, [3, 7])
-    scores = average_precision(split.images, split.categories, results, masks=True)
-    truth = ground_truth(split.images, split.categories)
+    scores = average_precision(split, results, masks=True)
+    truth = ground_truth(split)
     assert 10 < scores.box["AP"] < 90
     assert list(scores.box.values()) == pytest.approx(official(truth, results, "bbox"), abs=1e-9)
     assert list(scores.mask.values()) == pytest.approx(official(truth, results, "segm"), abs=1e-9)
@@ -279,10 +279,10 @@ def test_nothing_found_is_nothing_right(tmp_path: Path) -> None:
     content["annotations"] = [each for each in content["annotations"] if each["category_id"] == 7]
     write_json(root, "val", content)
     split = open_coco(root)["val"]
-    scores = average_precision(split.images, split.categories, [], masks=True)
+    scores = average_precision(split, [], masks=True)
     assert (scores.box["AP"], scores.mask["AP"], scores.per_class) == (0.0, 0.0, (None, 0.0))
-    empty = [replace(image, things=()) for image in split.images]
-    assert average_precision(empty, split.categories, [], masks=False).box["AP"] == -1.0
+    empty = replace(split, images=tuple(replace(image, things=()) for image in split.images))
+    assert average_precision(empty, [], masks=False).box["AP"] == -1.0
 
 
 def test_the_private_parts_of_torchvision_are_as_we_use_them() -> None:
@@ -395,8 +395,8 @@ def test_scores_of_a_cascade_are_the_mean_of_its_stages() -> None:
 
 
 def test_images_come_to_the_sizes_of_multi_scale_training(data: Path) -> None:
-    assert fitted_size(480, 640, 800, 1333) == (800, 1067)
-    assert fitted_size(400, 1000, 800, 1333) == (533, 1333)
+    assert scaled_size(480, 640, 800, 1333) == (800, 1067)
+    assert scaled_size(400, 1000, 800, 1333) == (533, 1333)
     assert make_sides(480, 800) == (480, 512, 544, 576, 608, 640, 672, 704, 736, 768, 800)
     job, _ = DetectionJob.prepare(config(data, data / "never"), World())
     samples: Any = job.samples

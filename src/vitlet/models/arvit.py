@@ -174,10 +174,7 @@ def _variant(name: str, kind: type[nn.Module], sizes: dict[str, Any], about: str
 
 
 _variant(
-    "arvit",
-    ARViT,
-    {},
-    "As published: one linear layer a block, positions added to the input. 8.9 million parameters",
+    "arvit", ARViT, {}, "As published: one linear layer a block, positions added to the input. 8.9 million parameters"
 )
 _variant(
     "arvit_reference",

@@ -15,16 +15,8 @@ from vitlet.errors import VitletError, first_line, nearest
 from vitlet.models.attention_families import FAMILIES, has_attention_maps
 
 RESERVED = {
-    "pretrained",
-    "pretrained_cfg",
-    "pretrained_cfg_overlay",
-    "checkpoint_path",
-    "cache_dir",
-    "scriptable",
-    "num_classes",
-    "in_chans",
-    "img_size",
-    "drop_path_rate",
+    *("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir", "scriptable"),
+    *("num_classes", "in_chans", "img_size", "drop_path_rate"),
 }
 """Arguments of timm that a settings file may not slip in among the network's own."""
 

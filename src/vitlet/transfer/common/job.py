@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, ClassVar, Self, TypeVar
@@ -62,6 +62,8 @@ class TransferJob(ABC):
         terms = make_terms(self.config, opened.backbone)
         self.objective = TransferObjective(opened.backbone, self.model.head, terms).to(self.device)
         self.samples = self.predictor.samples(self.splits["train"])
+        self.images, self.validates, self.tests = len(self.samples), "val" in self.splits, "test" in self.splits
+        self.fingerprints: dict[str, str] = {}  # not known
         self.notes = self.notes_on(opened)
         self.data_note = "; ".join(f"{name}: {split.note()}" for name, split in self.splits.items())
         self.autocast: Callable[[], AbstractContextManager[Any]] = make_autocast(self.config, self.device)
@@ -112,26 +114,6 @@ class TransferJob(ABC):
         order = EpochOrder(images, batch_size=config.batch_size, seed=config.seed, parts=parts, mine=mine)
         loader = training_loader(self.samples, order, workers=config.workers or 0, device=str(self.device))
         return order, PlainErrors(loader)
-
-    @property
-    def images(self) -> int:
-        """Number of training images."""
-        return len(self.samples)
-
-    @property
-    def fingerprints(self) -> Mapping[str, str]:
-        """Not known."""
-        return {}
-
-    @property
-    def validates(self) -> bool:
-        """Whether there are validation images."""
-        return "val" in self.splits
-
-    @property
-    def tests(self) -> bool:
-        """Whether there are test images."""
-        return "test" in self.splits
 
     def inputs(self, batch: tuple[Tensor, Any]) -> tuple[Any, Any]:
         """A batch on the device."""

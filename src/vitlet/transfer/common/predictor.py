@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from torch import nn
-
 from vitlet.backbones import Backbone
 from vitlet.data.preprocess import Preprocess
 from vitlet.errors import VitletError, first_line
@@ -21,7 +19,7 @@ from vitlet.training.job import Measured
 from vitlet.training.run_folder import read_config
 from vitlet.transfer.common.backbone import build
 from vitlet.transfer.common.loading import TrainingSamples
-from vitlet.transfer.common.objective import DenseModel
+from vitlet.transfer.common.objective import DenseHead, DenseModel
 from vitlet.transfer.common.pyramid import Levels
 from vitlet.transfer.common.settings import TransferConfig
 from vitlet.transfer.common.splits import with_validation
@@ -82,8 +80,8 @@ class DensePredictor(ABC):
         """Their names."""
 
     @abstractmethod
-    def make_head(self) -> nn.Module:
-        """The head as the settings say, with the methods of `vitlet.transfer.common.objective.DenseHead`."""
+    def make_head(self) -> DenseHead:
+        """The head as the settings say."""
 
     @abstractmethod
     def samples(self, split: Any) -> TrainingSamples:

@@ -17,6 +17,7 @@ from torchvision.ops import FeaturePyramidNetwork
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
 from vitlet.tokens.features import Features
+from vitlet.transfer.common.objective import DenseHead
 from vitlet.transfer.common.pyramid import Levels
 from vitlet.transfer.detection.cascade import CascadeHeads, region_pool
 
@@ -42,7 +43,7 @@ class Neck(nn.Module):
         return found
 
 
-class DetectionHead(nn.Module):
+class DetectionHead(DenseHead):
     """Everything of a detector but its backbone.
 
     Args:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vitlet.errors import require_extra
-from vitlet.transfer.detection.coco import CocoImage
+from vitlet.transfer.detection.coco import CocoImage, CocoSplit
 from vitlet.transfer.detection.masks import encode
 
 COCO_NUMBERS = ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large")
@@ -73,19 +73,18 @@ def detections(image: CocoImage, found: Mapping[str, Tensor], categories: Sequen
     ]
 
 
-def ground_truth(images: Sequence[CocoImage], categories: Sequence[tuple[int, str]]) -> dict[str, Any]:
-    """The annotations of these images as the content of a COCO file; crowds and objects without area included."""
+def ground_truth(split: CocoSplit) -> dict[str, Any]:
+    """The annotations of a split as the content of a COCO file; crowds and objects without area included."""
     annotations: list[dict[str, Any]] = []
-    for image in images:
+    for image in split.images:
         for thing in image.things:
-            left, top, width, height = thing.box
             mask = thing.segmentation or _filled(image, thing.box)
             annotations.append(
                 {
                     "id": len(annotations) + 1,
                     "image_id": image.id,
-                    "category_id": categories[thing.label][0],
-                    "bbox": [left, top, width, height],
+                    "category_id": split.categories[thing.label][0],
+                    "bbox": list(thing.box),
                     "area": thing.area,
                     "iscrowd": int(thing.crowd),
                     "segmentation": {"size": list(mask["size"]), "counts": mask["counts"]},
@@ -93,9 +92,9 @@ def ground_truth(images: Sequence[CocoImage], categories: Sequence[tuple[int, st
             )
     return {
         "info": {},
-        "images": [{"id": image.id, "height": image.height, "width": image.width} for image in images],
+        "images": [{"id": image.id, "height": image.height, "width": image.width} for image in split.images],
         "annotations": annotations,
-        "categories": [{"id": number, "name": name} for number, name in categories],
+        "categories": [{"id": number, "name": name} for number, name in split.categories],
     }
 
 
@@ -107,35 +106,30 @@ def _filled(image: CocoImage, box: tuple[float, float, float, float]) -> dict[st
     return encode(mask)
 
 
-def average_precision(
-    images: Sequence[CocoImage],
-    categories: Sequence[tuple[int, str]],
-    results: Sequence[Mapping[str, Any]],
-    *,
-    masks: bool,
-) -> DetectionScores:
+def average_precision(split: CocoSplit, results: Sequence[Mapping[str, Any]], *, masks: bool) -> DetectionScores:
     """COCO's numbers of these results."""
     library = require_extra("faster_coco_eval", "detection", "average precision")
-    truth = library.COCO(ground_truth(images, categories))
-    kinds: dict[str, dict[str, float]] = {"bbox": {}, "segm": {}}
-    per_class: tuple[float | None, ...] = ()
-    for kind, numbers in kinds.items():
-        if kind == "segm" and not masks:
-            continue
-        if not results:
-            present = {thing.label for image in images for thing in image.things if not thing.crowd}
-            numbers |= dict.fromkeys(COCO_NUMBERS[:3], 0.0 if present else -1.0)
-            per_class = tuple(0.0 if label in present else None for label in range(len(categories)))
-            continue
-        evaluation = library.COCOeval_faster(truth, truth.loadRes([dict(each) for each in results]), kind)
-        evaluation.evaluate()
-        evaluation.accumulate()
-        evaluation.summarize()
-        stats = [float(value) for value in evaluation.stats[: len(COCO_NUMBERS)]]
-        numbers |= {name: 100 * value if value >= 0 else -1.0 for name, value in zip(COCO_NUMBERS, stats, strict=True)}
-        if kind == "bbox":
-            per_class = _per_class(evaluation.eval["precision"])
-    return DetectionScores(len(images), kinds["bbox"], kinds["segm"], per_class)
+    if not results:
+        present = {thing.label for image in split.images for thing in image.things if not thing.crowd}
+        none = dict.fromkeys(COCO_NUMBERS[:3], 0.0 if present else -1.0)
+        by_class = tuple(0.0 if label in present else None for label in range(len(split.categories)))
+        return DetectionScores(len(split.images), none, none if masks else {}, by_class)
+    truth = library.COCO(ground_truth(split))
+    found = truth.loadRes([dict(each) for each in results])
+    boxes, of_boxes = _evaluated(library.COCOeval_faster(truth, found, "bbox"))
+    of_masks = _evaluated(library.COCOeval_faster(truth, found, "segm"))[1] if masks else {}
+    return DetectionScores(len(split.images), of_boxes, of_masks, _per_class(boxes.eval["precision"]))
+
+
+def _evaluated(evaluation: Any) -> tuple[Any, dict[str, float]]:
+    """An evaluation, done, and its numbers."""
+    evaluation.evaluate()
+    evaluation.accumulate()
+    evaluation.summarize()
+    stats = [float(value) for value in evaluation.stats[: len(COCO_NUMBERS)]]
+    return evaluation, {
+        name: 100 * value if value >= 0 else -1.0 for name, value in zip(COCO_NUMBERS, stats, strict=True)
+    }
 
 
 def _per_class(precision: Any) -> tuple[float | None, ...]:

@@ -91,7 +91,7 @@ class Detector(DensePredictor):
         ]
         everyone = sorted((pair for process in world.gather(mine) for pair in process), key=lambda pair: pair[0])
         results = [each for _, found in everyone for each in found]
-        return average_precision(images, split.categories, results, masks=self.about["masks"])
+        return average_precision(split, results, masks=self.about["masks"])
 
     @torch.inference_mode()
     def predict(self, paths: Sequence[Path], folder: Path, *, score: float = 0.5) -> list[dict[str, Any]]:

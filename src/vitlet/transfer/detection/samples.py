@@ -14,16 +14,10 @@ from torchvision.transforms.v2 import functional as V
 
 from vitlet.data.decode import read_image
 from vitlet.transfer.common.loading import TrainingSamples
-from vitlet.transfer.common.pyramid import pad_to, padded_size
+from vitlet.transfer.common.pyramid import pad_to, padded_size, scaled_size
 from vitlet.transfer.detection.coco import CocoImage
 from vitlet.transfer.detection.masks import decode
 from vitlet.transfer.detection.settings import STEP
-
-
-def fitted_size(height: int, width: int, short: int, long: int) -> tuple[int, int]:
-    """Height and width with this shorter side, or with the longer one at its limit."""
-    factor = min(short / min(height, width), long / max(height, width))
-    return max(1, round(height * factor)), max(1, round(width * factor))
 
 
 @dataclass(frozen=True)
@@ -46,7 +40,7 @@ class Resizing:
 
     def image(self, pixels: Tensor, short: int) -> Tensor:
         """uint8 ``(3, height, width)`` resized and normalised."""
-        size = list(fitted_size(pixels.shape[1], pixels.shape[2], short, self.long))
+        size = list(scaled_size(pixels.shape[1], pixels.shape[2], short, self.long))
         return self.normalize(V.resize(pixels, size, antialias=True))
 
     def batch(self, images: Sequence[Tensor]) -> Tensor:

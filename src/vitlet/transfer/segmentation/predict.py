@@ -20,11 +20,11 @@ from vitlet.training.evaluate import nothing
 from vitlet.transfer.common.loading import shared_out
 from vitlet.transfer.common.pictures import as_pixels, beside, colour, free_name, make_folder, printable, with_mask
 from vitlet.transfer.common.predictor import DensePredictor
-from vitlet.transfer.common.pyramid import pad_to, padded_size
+from vitlet.transfer.common.pyramid import pad_to, padded_size, scaled_size
 from vitlet.transfer.common.settings import numbers
 from vitlet.transfer.segmentation.masks import MaskedSplit, open_masks
 from vitlet.transfer.segmentation.metrics import SegmentationScores, confusion, segmentation_scores
-from vitlet.transfer.segmentation.samples import Cropping, SegmentationSamples, scaled_size
+from vitlet.transfer.segmentation.samples import Cropping, SegmentationSamples
 from vitlet.transfer.segmentation.settings import SegmentConfig
 from vitlet.transfer.segmentation.upernet import SegmentationHead
 

@@ -13,7 +13,7 @@ from torchvision.transforms.v2 import functional as V
 
 from vitlet.data.decode import read_image
 from vitlet.transfer.common.loading import TrainingSamples
-from vitlet.transfer.common.pyramid import pad_to
+from vitlet.transfer.common.pyramid import pad_to, scaled_size
 from vitlet.transfer.segmentation.masks import IGNORED, MaskedSplit
 from vitlet.transfer.segmentation.settings import SegmentConfig
 
@@ -59,12 +59,6 @@ class Cropping:
             pixels = recoloured(pixels, keys[4:])
         image = self.normalize(pixels)
         return pad_to(image, self.size), pad_to(mask, self.size, IGNORED)
-
-
-def scaled_size(height: int, width: int, short: float) -> tuple[int, int]:
-    """Height and width with this shorter side."""
-    factor = short / min(height, width)
-    return max(1, round(height * factor)), max(1, round(width * factor))
 
 
 def recoloured(pixels: Tensor, keys: Sequence[float]) -> Tensor:

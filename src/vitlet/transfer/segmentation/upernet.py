@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from vitlet.errors import require_extra
 from vitlet.tokens.features import Features
+from vitlet.transfer.common.objective import DenseHead
 from vitlet.transfer.common.pyramid import Levels
 from vitlet.transfer.segmentation.masks import IGNORED
 
 AUXILIARY_CHANNELS = 256
 
 
-class SegmentationHead(nn.Module):
+class SegmentationHead(DenseHead):
     """Everything of a segmenter but its backbone.
 
     Args:
