@@ -214,14 +214,13 @@ def test_crops_move_pixels_and_masks_together(data: Path, tmp_path: Path) -> Non
     turned = samples.augmented(0, [*keys[:1], 0.5, 0.0, 0.0, *keys[4:]])
     assert torch.equal(turned[0], image.flip(-1))
     assert torch.equal(turned[1], cropped.flip(-1))
-    small = replace(samples.cropping, scales=(0.5, 0.5), base=48)  # 24 x 32: filled up
-    samples.cropping = small
+    samples.config = replace(settings, rescale_min=0.5, rescale_max=0.5)  # 24 x 32: filled up
     padded, filled = samples.augmented(0, [*keys[:3], 0.99, *keys[4:]])
     assert padded.shape == (3, 32, 64)
     assert (filled[24:] == IGNORED).all()
     assert (filled[:, 32:] == IGNORED).all()
     assert (padded[:, 24:] == 0).all()
-    samples.cropping = replace(samples.cropping, photometric=True)
+    samples.config = replace(samples.config, photometric=True)
     seen = [samples.augmented(0, torch.rand(13).tolist())[0] for _ in range(8)]
     assert all(image.isfinite().all() for image in seen)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from vitlet.cli.flags import Parser, add_run_flags, run_settings
 from vitlet.errors import VitletError, nearest
@@ -18,38 +19,41 @@ if TYPE_CHECKING:
     from vitlet.transfer.common.job import TransferJob
 
 
-class TransferCommand(ABC):
-    """``vitlet NAME train|evaluate|predict``."""
+@dataclass(frozen=True)
+class TransferCommand:
+    """``vitlet NAME train|evaluate|predict``.
 
-    NAME: ClassVar[str]
-    ABOUT: ClassVar[str]
-    PREDICTS: ClassVar[str]
-    """What ``predict`` gives, in a sentence."""
-    DATA: ClassVar[str]
-    """What the data is."""
-    SETTINGS: ClassVar[type[TransferConfig]]
-    RECIPES: ClassVar[Mapping[str, Callable[[], TransferConfig]]]
-    FLAGS: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Flags of ``predict`` beside those that both commands have, as argparse takes them; options of the predictor."""
+    Attributes:
+        name: of the command.
+        about: what it does, in a sentence.
+        predicts: what ``predict`` gives, in a sentence.
+        data: what ``evaluate`` takes.
+        settings: of a run, and ``recipes``, published ones by name.
+        job: where the `TransferJob` is, as module:class; importing it imports torch.
+        lines: what was predicted for an image, in words.
+        flags: of ``predict`` beside those that both commands have, as argparse takes them; options of the predictor.
+    """
 
-    @abstractmethod
-    def job(self) -> type[TransferJob]:
-        """What is trained; importing it imports torch."""
-
-    @abstractmethod
-    def lines(self, answer: Mapping[str, Any]) -> Iterable[str]:
-        """What was predicted for an image, in words."""
+    name: str
+    about: str
+    predicts: str
+    data: str
+    settings: type[TransferConfig]
+    recipes: Mapping[str, Callable[[], TransferConfig]]
+    job: str
+    lines: Callable[[Mapping[str, Any]], Iterable[str]]
+    flags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def run(self, words: list[str]) -> int:
         """Run an action, or tell which there are."""
         actions = {"train": self.train, "evaluate": self.evaluate, "predict": self.predict}
         if words and words[0] in ("-h", "--help"):
-            print(f"usage: vitlet {self.NAME} {'|'.join(actions)} ...\n\n{self.ABOUT}")
-            print(f"`vitlet {self.NAME} ACTION --help` tells the rest.")
+            print(f"usage: vitlet {self.name} {'|'.join(actions)} ...\n\n{self.about}")
+            print(f"`vitlet {self.name} ACTION --help` tells the rest.")
             return 0
         if not words or words[0] not in actions:
             found = f"found {words[0]!r}.{nearest(words[0], actions)}" if words else "found nothing."
-            raise VitletError(f"`vitlet {self.NAME}` needs one of {', '.join(actions)}; {found}")
+            raise VitletError(f"`vitlet {self.name}` needs one of {', '.join(actions)}; {found}")
         return actions[words[0]](words[1:])
 
     def train(self, words: list[str]) -> int:
@@ -62,16 +66,16 @@ class TransferCommand(ABC):
         from vitlet.cli.summary import print_measured
         from vitlet.training.loop import train_job
 
-        job = self.job()
-        result = train_job(config, job.prepare, job.PREDICTOR.SCORES, title=self.NAME)
+        job = self._job()
+        result = train_job(config, job.prepare, job.PREDICTOR.SCORES, title=self.name)
         if os.environ.get("RANK", "0") == "0":
             print_measured(result)
         return 0
 
     def _config(self, words: list[str]) -> TransferConfig:
         """The settings that a command line gives, on top of those of a published recipe."""
-        kind, recipes = self.SETTINGS, self.RECIPES
-        parser = Parser(prog=f"vitlet {kind.JOB}", description=self.ABOUT)
+        kind, recipes = self.settings, self.recipes
+        parser = Parser(prog=f"vitlet {kind.JOB}", description=self.about)
         parser.add_argument("--recipe", metavar="NAME", help=f"a published setting: {', '.join(recipes)}")
         add_run_flags(parser, kind)
         chosen = parser.parse_all(words)
@@ -94,7 +98,7 @@ class TransferCommand(ABC):
     def evaluate(self, words: list[str]) -> int:
         """Measure a run's best weights, and print the numbers."""
         parser = self._parser("evaluate", "Measure a run's best weights.")
-        parser.add_argument("data", metavar="DATA", nargs="?", help=f"{self.DATA} (default: the run's own data)")
+        parser.add_argument("data", metavar="DATA", nargs="?", help=f"{self.data} (default: the run's own data)")
         parser.add_argument("--split", choices=("train", "val", "test"), help="default: test if there is one, else val")
         chosen = parser.parse_all(words)
         predictor = self._load(chosen)
@@ -112,13 +116,13 @@ class TransferCommand(ABC):
 
     def predict(self, words: list[str]) -> int:
         """Use a run's best weights on image files, and print what was found."""
-        parser = self._parser("predict", self.PREDICTS)
+        parser = self._parser("predict", self.predicts)
         parser.add_argument("images", metavar="IMAGE", nargs="+", help="image files")
         parser.add_argument("--output", metavar="FOLDER", default="predicted", help="for the pictures [predicted]")
-        for name, flag in self.FLAGS.items():
+        for name, flag in self.flags.items():
             parser.add_argument(f"--{name}", **flag)
         chosen = parser.parse_all(words)
-        options, paths = {name: getattr(chosen, name) for name in self.FLAGS}, [Path(image) for image in chosen.images]
+        options, paths = {name: getattr(chosen, name) for name in self.flags}, [Path(image) for image in chosen.images]
         for path in paths:
             if not path.is_file():
                 raise VitletError(f"no such image file: {path}.")
@@ -133,12 +137,17 @@ class TransferCommand(ABC):
                 say(line)
         return 0
 
+    def _job(self) -> type[TransferJob]:
+        module, _, name = self.job.partition(":")
+        job: type[TransferJob] = getattr(import_module(module), name)
+        return job
+
     def _parser(self, action: str, about: str) -> Parser:
-        parser = Parser(prog=f"vitlet {self.NAME} {action}", description=about)
+        parser = Parser(prog=f"vitlet {self.name} {action}", description=about)
         parser.add_argument("run", metavar="RUN", help="run folder")
         parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps [auto]")
         parser.add_argument("--json", action="store_true", help="print JSON")
         return parser
 
     def _load(self, chosen: argparse.Namespace) -> Any:
-        return self.job().PREDICTOR.load(Path(chosen.run), device=chosen.device)
+        return self._job().PREDICTOR.load(Path(chosen.run), device=chosen.device)

@@ -85,7 +85,7 @@ class CompactTransformer(VisionTransformer):
     Args:
         global_pool: map, timm's word for a pool that is learned; avg or another of timm's for that.
         tokenizer_layers: convolutions before the blocks; each halves the grid.
-        more: such as ``dynamic_img_size`` and ``drop_path_rate``.
+        more: such as ``depth`` [7], ``num_heads`` [4], ``mlp_ratio`` [2], ``dynamic_img_size``, ``drop_path_rate``.
     """
 
     def __init__(
@@ -94,24 +94,10 @@ class CompactTransformer(VisionTransformer):
         global_pool: str = "map",
         tokenizer_layers: int = 1,
         embed_dim: int = 256,
-        depth: int = 7,
-        num_heads: int = 4,
-        mlp_ratio: float = 2.0,
         **more: Any,
     ) -> None:
-        super().__init__(
-            img_size=img_size,
-            embed_dim=embed_dim,
-            depth=depth,
-            num_heads=num_heads,
-            mlp_ratio=mlp_ratio,
-            **{
-                "global_pool": global_pool,
-                "qkv_bias": False,
-                "class_token": False,
-                "embed_layer": partial(ConvTokenizer, layers=tokenizer_layers),
-                **more,
-            },
-        )
+        sizes = {"embed_dim": embed_dim, "depth": 7, "num_heads": 4, "mlp_ratio": 2.0, "qkv_bias": False}
+        tokens = {"class_token": False, "embed_layer": partial(ConvTokenizer, layers=tokenizer_layers)}
+        super().__init__(img_size=img_size, **{"global_pool": global_pool, **sizes, **tokens, **more})
         if global_pool == "map":
             self.attn_pool = SequencePool(embed_dim)  # type: ignore[assignment]  # in place of timm's

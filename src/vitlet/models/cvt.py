@@ -79,19 +79,8 @@ class CvT(LayeredModel):
         stages, channels, reduction = [], in_chans, 1
         for index, dim in enumerate(embed_dims):
             embed = ConvEmbed(channels, dim, kernels[index], strides[index], paddings[index])
-            blocks = [
-                ConvBlock(
-                    dim,
-                    num_heads[index],
-                    mlp_ratio,
-                    kv_stride=kv_stride,
-                    act_layer=act_layer,
-                    proj_drop=proj_drop_rate,
-                    attn_drop=attn_drop_rate,
-                    drop_path=next(rates),
-                )
-                for _ in range(depths[index])
-            ]
+            rest = (mlp_ratio, kv_stride, act_layer, proj_drop_rate, attn_drop_rate)
+            blocks = [ConvBlock(dim, num_heads[index], *rest, next(rates)) for _ in range(depths[index])]
             stages.append(Stage(embed, dim, blocks, class_token and index == len(embed_dims) - 1))
             channels, reduction = dim, reduction * strides[index]
             self.feature_info.append({"module": f"stages.{index}", "num_chs": dim, "reduction": reduction})

@@ -38,7 +38,8 @@ class T2TViT(VisionTransformer):
         token_dim: width of the tokens between soft splits.
         token_mixer: performer, as in the T2T-ViT-14 of the experiments with DRLoc, or transformer.
         token_drop_rate: dropout in the performers; the released code has 0.1, always.
-        more: such as ``dynamic_img_size``, ``drop_path_rate``, ``class_token``, ``global_pool``.
+        more: such as ``embed_dim`` [384], ``depth`` [14], ``num_heads`` [6], ``mlp_ratio`` [3], ``dynamic_img_size``,
+            ``drop_path_rate``, ``class_token``, ``global_pool``.
     """
 
     def __init__(
@@ -48,21 +49,12 @@ class T2TViT(VisionTransformer):
         token_dim: int = 64,
         token_mixer: TokenMixer = "performer",
         token_drop_rate: float = 0.1,
-        embed_dim: int = 384,
-        depth: int = 14,
-        num_heads: int = 6,
-        mlp_ratio: float = 3.0,
         **more: Any,
     ) -> None:
         embed = partial(TokensToToken, splits=splits, token_dim=token_dim, mixer=token_mixer, drop=token_drop_rate)
-        super().__init__(
-            img_size=img_size,
-            embed_dim=embed_dim,
-            depth=depth,
-            num_heads=num_heads,
-            mlp_ratio=mlp_ratio,
-            **{"qkv_bias": False, "embed_layer": embed, "norm_layer": partial(nn.LayerNorm, eps=1e-5), **more},
-        )
+        sizes = {"embed_dim": 384, "depth": 14, "num_heads": 6, "mlp_ratio": 3.0, "qkv_bias": False}
+        layers = {"embed_layer": embed, "norm_layer": partial(nn.LayerNorm, eps=1e-5)}
+        super().__init__(img_size=img_size, **{**sizes, **layers, **more})
         self._fix_positions()
 
     def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:

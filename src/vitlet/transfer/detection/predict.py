@@ -20,7 +20,7 @@ from vitlet.transfer.detection.coco import CocoSplit, open_coco
 from vitlet.transfer.detection.detector import DetectionHead
 from vitlet.transfer.detection.masks import encode
 from vitlet.transfer.detection.metrics import DetectionScores, average_precision, detections
-from vitlet.transfer.detection.samples import DetectionSamples, Resizing, evaluation_image, make_sides
+from vitlet.transfer.detection.samples import DetectionSamples, Resizing, make_sides
 from vitlet.transfer.detection.settings import DetectConfig
 
 
@@ -73,10 +73,12 @@ class Detector(DensePredictor):
 
     def detect(self, path: Path) -> Mapping[str, Tensor]:
         """What is found in one file, in its own pixels."""
-        batch, size, original = evaluation_image(path, self.resizing)
-        device = next(self.model.parameters()).device
+        pixels = read_image(path, 3)
+        image = self.resizing.image(pixels, self.resizing.sides[-1])
+        size, original = (image.shape[1], image.shape[2]), (pixels.shape[1], pixels.shape[2])
+        batch = self.resizing.batch([image]).to(next(self.model.parameters()).device)
         head: Any = self.model.head
-        found: Mapping[str, Tensor] = head.at_size(self.model(batch.to(device), [size])[0], size, original)
+        found: Mapping[str, Tensor] = head.at_size(self.model(batch, [size])[0], size, original)
         return found
 
     @torch.inference_mode()

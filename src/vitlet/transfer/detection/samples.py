@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -98,11 +97,3 @@ def corners(boxes: Sequence[tuple[float, float, float, float]], size: tuple[int,
     found = torch.cat([found[:, :2], found[:, :2] + found[:, 2:]], dim=1)
     limits = torch.tensor([size[1], size[0]], dtype=torch.float32).repeat(2)
     return found.clamp(min=0).minimum(limits)
-
-
-def evaluation_image(path: Path, resizing: Resizing) -> tuple[Tensor, tuple[int, int], tuple[int, int]]:
-    """A batch of one image, its size in it, and the file's own size."""
-    pixels = read_image(path, 3)
-    image = resizing.image(pixels, resizing.sides[-1])
-    size, original = (image.shape[1], image.shape[2]), (pixels.shape[1], pixels.shape[2])
-    return resizing.batch([image]), size, original

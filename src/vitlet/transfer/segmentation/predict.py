@@ -24,7 +24,7 @@ from vitlet.transfer.common.pyramid import pad_to, padded_size, scaled_size
 from vitlet.transfer.common.settings import numbers
 from vitlet.transfer.segmentation.masks import MaskedSplit, open_masks
 from vitlet.transfer.segmentation.metrics import SegmentationScores, confusion, segmentation_scores
-from vitlet.transfer.segmentation.samples import Cropping, SegmentationSamples
+from vitlet.transfer.segmentation.samples import SegmentationSamples
 from vitlet.transfer.segmentation.settings import SegmentConfig
 from vitlet.transfer.segmentation.upernet import SegmentationHead
 
@@ -56,7 +56,7 @@ class Segmenter(DensePredictor):
 
     def samples(self, split: MaskedSplit) -> SegmentationSamples:
         """Crops of rescaled images and masks."""
-        return SegmentationSamples(split, self.config.seed, Cropping.from_config(self.config, self.normalize))
+        return SegmentationSamples(split, self.config, self.normalize)
 
     def open_data(self, data: str) -> dict[str, MaskedSplit]:
         """Folders of images and masks, with the classes of the run."""
