@@ -135,14 +135,14 @@ class ARViT(LayeredModel):
         """Inputs of the head: of all tokens, or of one."""
         return self.embed_dim * (self.patch_embed.num_patches if self.global_pool == "token" else 1)
 
-    def embed(self, images: Tensor) -> Tensor:
-        """Tokens ``(B, N, C)``, with their positions unless every block adds these."""
-        tokens: Tensor = self.patch_embed(images)
-        return tokens + self.get_buffer("pos_embed").to(tokens.dtype) if self.positions == "input" else tokens
+    def embed(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Tokens ``(B, N, C)``, and the positions that every block adds."""
+        tokens = self.patch_embed(images)
+        positions = self.get_buffer("pos_embed").to(tokens.dtype)
+        return (tokens + positions, None) if self.positions == "input" else (tokens, positions)
 
-    def run_layer(self, layer: nn.Module, given: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """A block, perhaps with positions."""
-        positions = None if self.positions == "input" else self.get_buffer("pos_embed").to(given.dtype)
+    def run_layer(self, layer: nn.Module, given: Tensor, positions: Tensor | None) -> tuple[Tensor, tuple[int, int]]:
+        """A block."""
         tokens = checkpoint(layer, given, positions) if self.grad_checkpointing else layer(given, positions)
         return tokens, self.patch_embed.grid_size
 

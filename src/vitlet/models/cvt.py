@@ -121,7 +121,7 @@ class CvT(LayeredModel):
         for stage in self._stages():
             stage.grad_checkpointing = enable
 
-    def run_layer(self, layer: nn.Module, given: Tensor) -> tuple[Tensor, tuple[int, int]]:
+    def run_layer(self, layer: nn.Module, given: Tensor, positions: Tensor | None) -> tuple[Tensor, tuple[int, int]]:
         """A stage, from a map to tokens."""
         tokens, size = layer(given)
         return tokens, size

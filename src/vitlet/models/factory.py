@@ -147,7 +147,7 @@ def find_models(pattern: str = "", *, attention: bool = False) -> list[str]:
 
 
 def attention_families() -> dict[str, str]:
-    """Families (modules of timm, and the house's own) with attention maps -> what the maps cover."""
+    """Families (modules of timm, and vitlet's own) with attention maps -> what the maps cover."""
     return {family: covered for family, (_, covered) in FAMILIES.items()}
 
 

@@ -33,11 +33,11 @@ class LayeredModel(nn.Module):
     head_hidden_size: int
     global_pool: str
 
-    def embed(self, images: Tensor) -> Tensor:
-        """What the first layer is given."""
-        return images
+    def embed(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What the first layer is given, and positions that all of them add, if there are any."""
+        return images, None
 
-    def run_layer(self, layer: nn.Module, given: Tensor) -> tuple[Tensor, tuple[int, int]]:
+    def run_layer(self, layer: nn.Module, given: Tensor, positions: Tensor | None) -> tuple[Tensor, tuple[int, int]]:
         """Tokens ``(B, P + N, C)`` after a layer, and the size of their grid."""
         raise NotImplementedError
 
@@ -79,9 +79,10 @@ class LayeredModel(nn.Module):
         wanted, last = feature_take_indices(len(layers), indices)
         run = layers[: last + 1] if stop_early else layers
         found: list[Tensor] = []
-        given = tokens = self.embed(x)
+        given, positions = self.embed(x)
+        tokens = given
         for index, layer in enumerate(run):
-            tokens, size = self.run_layer(layer, given)
+            tokens, size = self.run_layer(layer, given, positions)
             given = self.between(tokens, size)
             if index in wanted:
                 shown = self.norm(tokens) if norm and index == len(layers) - 1 else tokens
