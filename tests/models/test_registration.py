@@ -1,4 +1,4 @@
-"""Every network that the house registers obeys timm's contract; a new one is tested by being registered."""
+"""Every model that vitlet registers obeys timm's contract; a new one is tested by being registered."""
 
 from __future__ import annotations
 

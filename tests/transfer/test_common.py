@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,13 +18,14 @@ from vitlet.config import RunConfig
 from vitlet.errors import VitletError
 from vitlet.tokens.features import Needs
 from vitlet.tokens.views import PlainView
-from vitlet.training.distributed import World
 from vitlet.training.loop import train
-from vitlet.transfer.common import extras
 from vitlet.transfer.common.backbone import build, open_backbone
+from vitlet.transfer.common.job import TransferJob
 from vitlet.transfer.common.pictures import beside, free_name, make_folder
 from vitlet.transfer.common.pyramid import Levels
-from vitlet.transfer.segmentation.job import prepare_segmentation
+from vitlet.transfer.detection.job import DetectionJob
+from vitlet.transfer.detection.settings import DetectConfig
+from vitlet.transfer.segmentation.job import SegmentationJob
 from vitlet.transfer.segmentation.settings import SegmentConfig
 
 
@@ -79,7 +81,7 @@ def test_a_run_becomes_the_backbone(shared_folder: Path, tmp_path: Path) -> None
         batch_size=2,
         device="cpu",
     )
-    job, _ = prepare_segmentation(settings, World())
+    job = SegmentationJob.build(settings)
     learned = load_file(run / "best" / "model.safetensors")
     own = job.objective.backbone.model.state_dict()
     assert "weights loaded" in job.notes[0]
@@ -93,9 +95,22 @@ def test_a_run_becomes_the_backbone(shared_folder: Path, tmp_path: Path) -> None
         open_backbone(settings, (32, 32))
 
 
-def test_a_missing_library_is_named_with_its_extra() -> None:
-    with pytest.raises(VitletError, match=r"pip install 'vitlet\[detection\]'"):
-        extras.require("no_such_library", "detection")
+@pytest.mark.parametrize(
+    ("job", "library", "extra"),
+    [
+        (DetectionJob, "faster_coco_eval", "detection"),
+        (SegmentationJob, "segmentation_models_pytorch.decoders.upernet.decoder", "segmentation"),
+    ],
+)
+def test_a_missing_library_is_named_with_its_extra(
+    job: type[TransferJob], library: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = SegmentConfig if job is SegmentationJob else DetectConfig
+    data = write_masks(tmp_path / "shapes")
+    monkeypatch.setitem(sys.modules, library, None)
+    named = re.escape(f"{extra} needs {library.partition('.')[0]}: pip install 'vitlet[{extra}]'.")
+    with pytest.raises(VitletError, match=named):
+        job.build(settings(data=str(data), backbone="test_vit", device="cpu"))
 
 
 def test_pictures_are_never_written_onto_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,21 +25,23 @@ from torchvision.models.detection.roi_heads import RoIHeads
 from builders.shapes import annotation, read_json, runs, write_coco, write_json
 from vitlet.cli import main
 from vitlet.config import TaskConfig
-from vitlet.errors import VitletError
+from vitlet.errors import InterruptedRunError, VitletError
 from vitlet.training.distributed import World
 from vitlet.training.loop import train_job
 from vitlet.training.run_folder import RunFolder
 from vitlet.transfer.common.backbone import build
-from vitlet.transfer.common.pyramid import Levels
+from vitlet.transfer.common.job import TransferJob
+from vitlet.transfer.common.objective import DenseModel, TransferObjective
+from vitlet.transfer.common.pyramid import Levels, scaled_size
 from vitlet.transfer.detection.cascade import CascadeHeads
 from vitlet.transfer.detection.coco import open_coco
 from vitlet.transfer.detection.detector import DetectionHead
-from vitlet.transfer.detection.job import prepare_detection
+from vitlet.transfer.detection.job import DetectionJob
 from vitlet.transfer.detection.masks import as_rle, decode, encode
 from vitlet.transfer.detection.metrics import DetectionScores, average_precision, detections, ground_truth
-from vitlet.transfer.detection.recipes import RECIPES
-from vitlet.transfer.detection.samples import DetectionSamples, corners, fitted_size, make_sides
+from vitlet.transfer.detection.samples import DetectionSamples, corners, make_sides
 from vitlet.transfer.detection.settings import DetectConfig
+from vitlet.transfer.recipes import DETECTION_RECIPES
 
 SMALL: dict[str, Any] = {
     "backbone": "test_resnet",
@@ -60,7 +62,7 @@ def config(data: Path, output: Path, **changes: Any) -> DetectConfig:
 
 
 def train(settings: DetectConfig) -> Any:
-    return train_job(settings, prepare_detection, DetectionScores, title="detect")
+    return train_job(settings, lambda _: DetectionJob, title="detect")
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +177,7 @@ def test_bad_annotations_are_one_sentence(name: str, tmp_path: Path) -> None:
     make, message = FAULTS[name]
     make(root)
     with pytest.raises(VitletError, match=message) as caught:
-        prepare_detection(config(root, tmp_path / "run"), World())
+        DetectionJob.build(config(root, tmp_path / "run"))
     assert "\n" not in str(caught.value)
 
 
@@ -207,11 +209,11 @@ def test_odd_annotations_are_counted_and_training_goes_on(tmp_path: Path) -> Non
 def test_boxes_without_masks_make_a_detector_without_masks(tmp_path: Path) -> None:
     root = write_coco(tmp_path / "coco")
     edit(lambda content: content["annotations"][0].pop("segmentation"))(root)
-    job, _ = prepare_detection(config(root, tmp_path / "run", head="cascade"), World())
+    job = DetectionJob.build(config(root, tmp_path / "run", head="cascade"))
     assert "boxes alone: 1 objects have no mask" in job.notes
     assert not any("mask" in name for name, _ in job.objective.named_parameters())
     job.model.eval()
-    found = job.evaluations["val"](World(), lambda: None).to_dict()
+    found = job.predictor.measure(job.splits["val"], World(), lambda: None).to_dict()
     assert not any(key.startswith("mask") for key in found)
 
 
@@ -259,8 +261,8 @@ def test_average_precision_is_that_of_pycocotools(tmp_path: Path) -> None:
         labels = torch.tensor([thing.label + 1 for thing in things])
         found = {"boxes": boxes, "labels": labels, "scores": torch.rand(len(things)), "masks": masks}
         results += detections(image, found, [3, 7])
-    scores = average_precision(split.images, split.categories, results, masks=True)
-    truth = ground_truth(split.images, split.categories)
+    scores = average_precision(split, results, masks=True)
+    truth = ground_truth(split)
     assert 10 < scores.box["AP"] < 90
     assert list(scores.box.values()) == pytest.approx(official(truth, results, "bbox"), abs=1e-9)
     assert list(scores.mask.values()) == pytest.approx(official(truth, results, "segm"), abs=1e-9)
@@ -277,10 +279,10 @@ def test_nothing_found_is_nothing_right(tmp_path: Path) -> None:
     content["annotations"] = [each for each in content["annotations"] if each["category_id"] == 7]
     write_json(root, "val", content)
     split = open_coco(root)["val"]
-    scores = average_precision(split.images, split.categories, [], masks=True)
+    scores = average_precision(split, [], masks=True)
     assert (scores.box["AP"], scores.mask["AP"], scores.per_class) == (0.0, 0.0, (None, 0.0))
-    empty = [replace(image, things=()) for image in split.images]
-    assert average_precision(empty, split.categories, [], masks=False).box["AP"] == -1.0
+    empty = replace(split, images=tuple(replace(image, things=()) for image in split.images))
+    assert average_precision(empty, [], masks=False).box["AP"] == -1.0
 
 
 def test_the_private_parts_of_torchvision_are_as_we_use_them() -> None:
@@ -303,7 +305,7 @@ def test_the_private_parts_of_torchvision_are_as_we_use_them() -> None:
     assert arguments(transform.GeneralizedRCNNTransform.postprocess)[1:] == [
         *("result", "image_shapes", "original_image_sizes")
     ]
-    heads = CascadeHeads(["0"], 8, 16, 3, "all")
+    heads = CascadeHeads([4], 8, 16, 3, "all")
     for stage, precision in zip(heads.stages, ((10, 10, 5, 5), (20, 20, 10, 10), (30, 30, 15, 15)), strict=True):
         assert tuple(stage.box_coder.weights) == precision
     assert [stage.proposal_matcher.high_threshold for stage in heads.stages] == [0.5, 0.6, 0.7]
@@ -324,8 +326,6 @@ def example(count: int = 2) -> tuple[torch.Tensor, list[dict[str, Any]]]:
 
 
 def test_mask_rcnn_is_that_of_torchvision() -> None:
-    from vitlet.transfer.common.objective import Network, TransferObjective
-
     opened, head = make_head()
     images, targets = example()
     objective = TransferObjective(opened.backbone, head).train()
@@ -349,7 +349,7 @@ def test_mask_rcnn_is_that_of_torchvision() -> None:
     for name, loss in theirs(list(images), whole).items():
         assert ours[name.removeprefix("loss_")] == pytest.approx(float(loss.detach()), rel=1e-5)
     assert found.keys() == ours.keys()
-    network = Network(opened.backbone, head).eval()
+    network = DenseModel(opened.backbone, head).eval()
     theirs.eval()
     with torch.no_grad():
         mine = network(images, [(64, 64)] * 2)
@@ -362,8 +362,6 @@ def test_mask_rcnn_is_that_of_torchvision() -> None:
 
 @pytest.mark.parametrize("masks", ["last", "all", None])
 def test_the_cascade_learns_in_three_stages(masks: Any) -> None:
-    from vitlet.transfer.common.objective import Network, TransferObjective
-
     opened, head = make_head(kind="cascade", masks=masks)
     images, targets = example()
     outcome = TransferObjective(opened.backbone, head).train()(images, targets, {})
@@ -372,7 +370,7 @@ def test_the_cascade_learns_in_three_stages(masks: Any) -> None:
     assert with_mask == {"last": {"mask_3"}, "all": {"mask_1", "mask_2", "mask_3"}, None: set()}[masks]
     assert {"class_1", "class_2", "class_3", "box_1", "box_2", "box_3"} <= outcome.parts.keys()
     assert all(parameter.grad is not None for parameter in head.parameters())
-    network = Network(opened.backbone, head).eval()
+    network = DenseModel(opened.backbone, head).eval()
     with torch.no_grad():
         found = network(images, [(60, 64), (64, 64)])[0]
     assert ("masks" in found) == (masks is not None)
@@ -380,7 +378,7 @@ def test_the_cascade_learns_in_three_stages(masks: Any) -> None:
 
 
 def test_scores_of_a_cascade_are_the_mean_of_its_stages() -> None:
-    heads = CascadeHeads(["0"], 8, 16, 3, None).eval()
+    heads = CascadeHeads([4], 8, 16, 3, None).eval()
     maps, boxes = {"0": torch.randn(1, 8, 16, 16)}, [torch.tensor([[4.0, 4, 40, 50]])]
     shares = []
     for index, stage in enumerate(heads.stages):
@@ -397,11 +395,11 @@ def test_scores_of_a_cascade_are_the_mean_of_its_stages() -> None:
 
 
 def test_images_come_to_the_sizes_of_multi_scale_training(data: Path) -> None:
-    assert fitted_size(480, 640, 800, 1333) == (800, 1067)
-    assert fitted_size(400, 1000, 800, 1333) == (533, 1333)
+    assert scaled_size(480, 640, 800, 1333) == (800, 1067)
+    assert scaled_size(400, 1000, 800, 1333) == (533, 1333)
     assert make_sides(480, 800) == (480, 512, 544, 576, 608, 640, 672, 704, 736, 768, 800)
-    job, _ = prepare_detection(config(data, data / "never"), World())
-    samples: Any = job.samples.samples
+    job = DetectionJob.build(config(data, data / "never"))
+    samples: Any = job.samples
     assert isinstance(samples, DetectionSamples)
     plain, target = samples.augmented(0, [0.99, 0.99])
     assert plain.shape[1:] == (48, 64)
@@ -493,9 +491,53 @@ def test_resume_is_exact(head: str, data: Path, tmp_path: Path, monkeypatch: pyt
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
+def low_validation_images(root: Path) -> None:
+    """Images of 20 x 64 pixels: padded to 32 x 64, they look like maps of half the stride."""
+    content = read_json(root, "val")
+    for image in content["images"]:
+        file = root / "val" / image["file_name"]
+        with Image.open(file) as picture:
+            picture.crop((0, 0, 64, 20)).save(file)
+        image["height"] = 20
+    write_json(root, "val", {**content, "annotations": []})
+
+
+@pytest.mark.parametrize("kind", ["mask-rcnn", "cascade"])
+def test_objects_do_not_depend_on_the_images_before(kind: Any) -> None:
+    opened, head = make_head(kind=kind)
+    images = torch.randn(1, 3, 64, 64)
+    shapes = [(20, 64), (64, 20), (64, 64)]
+    with torch.no_grad():
+        alone = [DenseModel(opened.backbone, copy.deepcopy(head)).eval()(images, [shape])[0] for shape in shapes]
+        network = DenseModel(opened.backbone, head).eval()
+        in_turn = [network(images, [shape])[0] for shape in shapes]
+    for one, other in zip(alone, in_turn, strict=True):
+        assert len(one["boxes"]) > 0
+        assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_a_run_that_was_stopped_before_an_evaluation_ends_as_one_that_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = write_coco(tmp_path / "coco")
+    low_validation_images(root)
+    train(config(root, tmp_path / "whole"))
+
+    def stop(*given: Any) -> Any:
+        raise InterruptedRunError
+
+    with monkeypatch.context() as patch, pytest.raises(InterruptedRunError):
+        patch.setattr(TransferJob, "validate", stop)
+        train(config(root, tmp_path / "broken"))
+    train(DetectConfig(resume=str(tmp_path / "broken")))  # the first that it does is to evaluate
+    one, other = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("whole", "broken"))
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
 def test_tasks_see_one_grid_whatever_the_images(data: Path, tmp_path: Path) -> None:
     tasks = {"drloc": TaskConfig(0.5), "position": TaskConfig(0.1)}
-    job, (_, loader) = prepare_detection(config(data, tmp_path / "run", tasks=tasks), World())
+    job = DetectionJob.build(config(data, tmp_path / "run", tasks=tasks))
+    _, loader = job.batches(World())
     for batch in loader:
         images, targets = job.inputs(batch)
         assert images.shape == (2, 3, 64, 64)
@@ -537,7 +579,7 @@ def test_settings_of_classifiers_are_no_flags_here(capsys: pytest.CaptureFixture
 
 
 def test_the_recipes_are_those_of_the_publication() -> None:
-    for name, recipe in RECIPES.items():
+    for name, recipe in DETECTION_RECIPES.items():
         settings = recipe()
         assert (settings.min_side, settings.max_side, settings.long_side) == (480, 800, 1333)
         assert (settings.lr, settings.weight_decay, settings.batch_size, settings.epochs) == (1e-4, 0.05, 16, 12)

@@ -26,10 +26,10 @@ from vitlet.errors import VitletError
 from vitlet.training.distributed import World
 from vitlet.training.loop import train_job
 from vitlet.training.run_folder import RunFolder
-from vitlet.transfer.segmentation.job import prepare_segmentation
+from vitlet.transfer.recipes import ADE20K_STEPS, SEGMENTATION_RECIPES
+from vitlet.transfer.segmentation.job import SegmentationJob
 from vitlet.transfer.segmentation.masks import IGNORED, open_masks
-from vitlet.transfer.segmentation.metrics import SegmentationScores, confusion, scores
-from vitlet.transfer.segmentation.recipes import RECIPES, STEPS
+from vitlet.transfer.segmentation.metrics import SegmentationScores, confusion, segmentation_scores
 from vitlet.transfer.segmentation.settings import SegmentConfig
 from vitlet.transfer.segmentation.upernet import pixel_loss
 
@@ -51,7 +51,7 @@ def config(data: Path, output: Path, **changes: Any) -> SegmentConfig:
 
 
 def train(settings: SegmentConfig) -> Any:
-    return train_job(settings, prepare_segmentation, SegmentationScores, title="segment")
+    return train_job(settings, lambda _: SegmentationJob, title="segment")
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_bad_masks_are_one_sentence(name: str, tmp_path: Path) -> None:
     make, message = FAULTS[name]
     make(root)
     with pytest.raises(VitletError, match=message) as caught:
-        prepare_segmentation(config(root, tmp_path / "run"), World())
+        SegmentationJob.build(config(root, tmp_path / "run"))
     assert "\n" not in str(caught.value)
 
 
@@ -110,16 +110,16 @@ def test_masks_of_every_kind_are_read_and_counted(tmp_path: Path) -> None:
     Image.fromarray(classes(1).astype(np.uint16)).save(root / "train/masks/1.png")
     Image.fromarray(np.full((48, 64), 3, np.uint8)).save(root / "train/masks/2.png")
     found = open_masks(root, 3)
-    assert found.classes == ("background", "rectangle", "disc")
+    assert found["train"].classes == ("background", "rectangle", "disc")
     share = 100 * (3 * 4 / 64 + 1) / 4
-    assert found.splits["train"].note() == (
+    assert found["train"].note() == (
         f"4 images (1 palette masks, 1 16-bit masks, {share:.1f} % of the pixels ignored, 1 images ignored whole)"
     )
     for index in (0, 1):
         expected = np.where(classes(index) == 3, IGNORED, classes(index))
-        assert np.array_equal(found.read(found.splits["train"].pairs[index]).numpy(), expected)
+        assert np.array_equal(found["train"].read(index).numpy(), expected)
     (root / "classes.txt").unlink()
-    assert open_masks(root, 3).classes == ("class 0", "class 1", "class 2")
+    assert open_masks(root, 3)["val"].classes == ("class 0", "class 1", "class 2")
 
 
 def test_the_layout_of_ade20k(tmp_path: Path) -> None:
@@ -129,14 +129,14 @@ def test_the_layout_of_ade20k(tmp_path: Path) -> None:
         Image.new("RGB", (6, 5)).save(tmp_path / "images" / split / "ADE_1.jpg")
         save_mask(np.array([[0, 1, 150, 2, 2, 2]] * 5, np.uint8), tmp_path / "annotations" / split / "ADE_1.png")
     found = open_masks(tmp_path, 255)
-    assert len(found.classes) == 150
-    assert found.splits.keys() == {"train", "val"}
-    assert found.read(found.splits["train"].pairs[0])[0].tolist() == [IGNORED, 0, 149, 1, 1, 1]
+    assert len(found["val"].classes) == 150
+    assert found.keys() == {"train", "val"}
+    assert found["train"].read(0)[0].tolist() == [IGNORED, 0, 149, 1, 1, 1]
     for kind in ("images", "annotations"):
         shutil.rmtree(tmp_path / kind / "training")
-    alone = open_masks(tmp_path, 255, names=[f"thing {index}" for index in range(150)])
+    alone = open_masks(tmp_path, 255, names=[f"thing {index}" for index in range(150)])["val"]
     assert (alone.shift, alone.classes[0]) == (1, "thing 0")
-    assert open_masks(tmp_path, 255, ade=False).shift == 0
+    assert open_masks(tmp_path, 255, ade=False)["val"].shift == 0
 
 
 def slow(answers: list[np.ndarray], masks: list[np.ndarray], count: int) -> tuple[float, float, float]:
@@ -164,7 +164,7 @@ def test_numbers_are_those_of_a_slow_loop() -> None:
     masks = [np.where(random.random((7, 9)) < 0.2, IGNORED, random.integers(0, 3, (7, 9))) for _ in range(5)]
     pairs = [(torch.from_numpy(answer), torch.from_numpy(mask)) for answer, mask in zip(answers, masks, strict=True)]
     matrix = torch.stack([confusion(answer, mask, 6) for answer, mask in pairs]).sum(0)
-    found = scores(matrix, 5)
+    found = segmentation_scores(matrix, 5)
     assert (found.miou, found.macc, found.accuracy) == pytest.approx(slow(answers, masks, 6), abs=1e-9)
     assert found.per_class[4] is None  # neither in a mask nor in an answer
     assert found.per_class[3] == 0.0  # only in answers
@@ -176,10 +176,10 @@ def _share(rank: int, root: str, place: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{place}/meet", rank=rank, world_size=2)
     world = World(rank, 2, rank)
-    job, _ = prepare_segmentation(config(Path(root), Path(place) / "run", batch_size=4), world)
+    job = SegmentationJob.build(config(Path(root), Path(place) / "run", batch_size=4))
     job.model.eval()
     calls: list[int] = []
-    numbers = job.evaluations["val"](world, lambda: calls.append(1)).to_dict()
+    numbers = job.predictor.measure(job.splits["val"], world, lambda: calls.append(1)).to_dict()
     Path(place, f"{rank}.json").write_text(json.dumps(numbers | {"calls": len(calls)}))
     dist.destroy_process_group()
     os._exit(0)
@@ -187,9 +187,9 @@ def _share(rank: int, root: str, place: str) -> None:
 
 def test_two_processes_measure_what_one_does(tmp_path: Path) -> None:
     root = write_masks(tmp_path / "shapes", images=5)
-    job, _ = prepare_segmentation(config(root, tmp_path / "run", batch_size=4), World())
+    job = SegmentationJob.build(config(root, tmp_path / "run", batch_size=4))
     job.model.eval()
-    alone = job.evaluations["val"](World(), lambda: None).to_dict()
+    alone = job.predictor.measure(job.splits["val"], World(), lambda: None).to_dict()
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=_share, args=(rank, str(root), str(tmp_path))) for rank in range(2)]
     for process in processes:
@@ -204,8 +204,8 @@ def test_two_processes_measure_what_one_does(tmp_path: Path) -> None:
 
 def test_crops_move_pixels_and_masks_together(data: Path, tmp_path: Path) -> None:
     settings = config(data, tmp_path / "run", photometric=False, short_side=48, rescale_min=1.0, rescale_max=1.0)
-    job, _ = prepare_segmentation(settings, World())
-    samples: Any = job.samples.samples
+    job = SegmentationJob.build(settings)
+    samples: Any = job.samples
     mask = torch.from_numpy(np.where(classes(0) == 3, IGNORED, classes(0)))
     keys = [0.5] * 13
     image, cropped = samples.augmented(0, [*keys[:1], 0.5, 0.0, 0.99, *keys[4:]])
@@ -214,14 +214,13 @@ def test_crops_move_pixels_and_masks_together(data: Path, tmp_path: Path) -> Non
     turned = samples.augmented(0, [*keys[:1], 0.5, 0.0, 0.0, *keys[4:]])
     assert torch.equal(turned[0], image.flip(-1))
     assert torch.equal(turned[1], cropped.flip(-1))
-    small = replace(samples.cropping, scales=(0.5, 0.5), base=48)  # 24 x 32: filled up
-    samples.cropping = small
+    samples.config = replace(settings, rescale_min=0.5, rescale_max=0.5)  # 24 x 32: filled up
     padded, filled = samples.augmented(0, [*keys[:3], 0.99, *keys[4:]])
     assert padded.shape == (3, 32, 64)
     assert (filled[24:] == IGNORED).all()
     assert (filled[:, 32:] == IGNORED).all()
     assert (padded[:, 24:] == 0).all()
-    samples.cropping = replace(samples.cropping, photometric=True)
+    samples.config = replace(samples.config, photometric=True)
     seen = [samples.augmented(0, torch.rand(13).tolist())[0] for _ in range(8)]
     assert all(image.isfinite().all() for image in seen)
 
@@ -239,17 +238,18 @@ def test_pixels_that_do_not_count_do_not_count() -> None:
 
 
 def test_answers_at_several_scales_are_averaged(data: Path, tmp_path: Path) -> None:
-    job, _ = prepare_segmentation(config(data, tmp_path / "run", test_scales="0.5,1,1.75"), World())
-    network: Any = job.model.eval()
-    from vitlet.data.preprocess import Preprocess
-    from vitlet.transfer.segmentation.job import Segmenting
-
-    normalize = Preprocess((32, 64), crop_pct=1.0, mean=[0.5] * 3, std=[0.5] * 3)
+    job = SegmentationJob.build(config(data, tmp_path / "run", test_scales="0.5,1,1.75"))
+    segmenter: Any = job.predictor
+    segmenter.model.eval()
     pixels = torch.randint(256, (3, 48, 50), dtype=torch.uint8)
+
+    def answer(*scales: float, fixed: tuple[int, int] | None = None) -> torch.Tensor:
+        segmenter.scales, segmenter.fixed = scales, fixed
+        return segmenter.probabilities(pixels)
+
+    assert segmenter.scales == (0.5, 1.0, 1.75)
     with torch.no_grad():
-        many = Segmenting(32, (0.5, 1.75), 32, None, normalize)(network, pixels)
-        each = [Segmenting(32, (scale,), 32, None, normalize)(network, pixels) for scale in (0.5, 1.75)]
-        fixed = Segmenting(32, (1.0,), 32, (32, 64), normalize)(network, pixels)
+        many, each, fixed = answer(0.5, 1.75), [answer(0.5), answer(1.75)], answer(1.0, fixed=(32, 64))
     assert torch.allclose(many, (each[0] + each[1]) / 2, atol=1e-6)
     assert not torch.allclose(each[0], each[1], atol=1e-4)
     assert many.shape == fixed.shape == (3, 48, 50)
@@ -371,12 +371,12 @@ def test_bad_settings_are_one_sentence(changes: dict[str, Any], message: str, da
 
 
 def test_the_recipes_are_those_of_the_publication() -> None:
-    for recipe in RECIPES.values():
+    for recipe in SEGMENTATION_RECIPES.values():
         settings = recipe()
         assert (settings.lr, settings.weight_decay, settings.batch_size) == (6e-5, 0.01, 16)
         assert (settings.img_size, settings.drop_path, settings.sched) == ((512, 512), 0.2, "linear")
-        assert settings.epochs * STEPS - 160_000 in range(STEPS)
-        assert (settings.warmup_epochs or 0) * STEPS == pytest.approx(1500)
+        assert settings.epochs * ADE20K_STEPS - 160_000 in range(ADE20K_STEPS)
+        assert (settings.warmup_epochs or 0) * ADE20K_STEPS == pytest.approx(1500)
         assert settings.test_scales == "0.5,0.75,1.0,1.25,1.5,1.75"
         assert (settings.decoder_channels, settings.auxiliary) == (512, 0.4)
         assert "not measured" in (recipe.__doc__ or "")

@@ -1,4 +1,4 @@
-"""Networks by name, through timm; importing this package makes timm find the house's own."""
+"""Models by name, through timm; importing this package makes timm find vitlet's own."""
 
 import vitlet.models.arvit
 import vitlet.models.cvt

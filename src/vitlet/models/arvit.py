@@ -2,12 +2,11 @@
 
 Mormille, Broni-Bediako, Atsumi: "Regularizing self-attention on vision transformers with 2D spatial distance loss",
 Artificial Life and Robotics 27, 2022. Six blocks with the norm after each part, fixed sinusoid positions, no class
-token, and a head on all output tokens. The publication and the released code differ: see the entry points below.
+token, and a head on all output tokens. The publication and the released code differ: see the variants below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -15,15 +14,17 @@ from timm.layers.attention import Attention
 from timm.layers.drop import DropPath
 from timm.layers.patch_embed import PatchEmbed
 from timm.layers.pos_embed_sincos import build_sincos2d_pos_embed
-from timm.models import build_model_with_cfg, checkpoint, generate_default_cfgs, register_model
-from timm.models._features import feature_take_indices
+from timm.models import checkpoint
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
+
+from vitlet.models.layered import LayeredModel
+from vitlet.models.registered import register, timm_cfg
 
 Positions = Literal["input", "every_block"]
 
 
-class Block(nn.Module):
+class PostNormBlock(nn.Module):
     """Attention, then one or two linear layers, each followed by the norm of the sum.
 
     Args:
@@ -61,7 +62,7 @@ def _initialise(module: nn.Module) -> None:
         nn.init.xavier_uniform_(module.weight.flatten(1))
 
 
-class ARViT(nn.Module):
+class ARViT(LayeredModel):
     """The network; arguments that timm's ViT has are called as there.
 
     Args:
@@ -70,6 +71,8 @@ class ARViT(nn.Module):
         position_scale: what they are multiplied with.
         global_pool: token: the head reads all tokens, laid end to end; avg: their mean.
     """
+
+    LAYERS = "blocks"
 
     def __init__(
         self,
@@ -102,7 +105,7 @@ class ARViT(nn.Module):
         self.register_buffer("pos_embed", table[None] * position_scale, persistent=False)
         rates = [drop_path_rate * index / max(1, depth - 1) for index in range(depth)]
         self.blocks = nn.ModuleList(
-            Block(embed_dim, num_heads, mlp_hidden, proj_drop_rate, attn_drop_rate, rate) for rate in rates
+            PostNormBlock(embed_dim, num_heads, mlp_hidden, proj_drop_rate, attn_drop_rate, rate) for rate in rates
         )
         self.norm = nn.Identity()  # every block ends in a norm
         self.feature_info = [
@@ -127,70 +130,21 @@ class ARViT(nn.Module):
         """Compute blocks again in the backward pass rather than keep what they computed."""
         self.grad_checkpointing = enable
 
-    @torch.jit.ignore  # type: ignore[untyped-decorator]
-    def get_classifier(self) -> nn.Module:
-        """The last layer."""
-        return self.head
+    @property
+    def head_hidden_size(self) -> int:  # type: ignore[override]
+        """Inputs of the head: of all tokens, or of one."""
+        return self.embed_dim * (self.patch_embed.num_patches if self.global_pool == "token" else 1)
 
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """A new head; 0 classes for none."""
-        if global_pool is not None:
-            if global_pool not in ("token", "avg", ""):
-                raise ValueError(f"global_pool is {global_pool!r}; ARViT has token (all of them), avg, or '' for none")
-            self.global_pool = global_pool
-        self.num_classes = num_classes
-        self.head_hidden_size = self.embed_dim * (self.patch_embed.num_patches if self.global_pool == "token" else 1)
-        self.head: nn.Module = nn.Linear(self.head_hidden_size, num_classes) if num_classes else nn.Identity()
-
-    def _embed(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
+    def embed(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         """Tokens ``(B, N, C)``, and the positions that every block adds."""
         tokens = self.patch_embed(images)
         positions = self.get_buffer("pos_embed").to(tokens.dtype)
         return (tokens + positions, None) if self.positions == "input" else (tokens, positions)
 
-    def forward_features(self, images: Tensor) -> Tensor:
-        """Output tokens ``(B, N, C)``."""
-        tokens, positions = self._embed(images)
-        for block in self.blocks:
-            tokens = checkpoint(block, tokens, positions) if self.grad_checkpointing else block(tokens, positions)
-        return tokens
-
-    def forward_intermediates(
-        self,
-        x: Tensor,
-        indices: int | list[int] | None = None,
-        return_prefix_tokens: bool = False,
-        norm: bool = False,
-        stop_early: bool = False,
-        output_fmt: str = "NCHW",
-        intermediates_only: bool = False,
-    ) -> Any:
-        """timm's contract: the output of blocks as maps, after that of the last block as tokens."""
-        if output_fmt not in ("NCHW", "NLC"):
-            raise ValueError(f"output_fmt is {output_fmt!r}; it needs to be NCHW or NLC")
-        wanted, last = feature_take_indices(len(self.blocks), indices)
-        tokens, positions = self._embed(x)
-        found: list[Tensor] = []
-        for index, block in enumerate(self.blocks):
-            if stop_early and index > last:
-                break
-            tokens = checkpoint(block, tokens, positions) if self.grad_checkpointing else block(tokens, positions)
-            if index in wanted:
-                found.append(tokens)
-        if output_fmt == "NCHW":
-            height, width = self.patch_embed.grid_size
-            found = [each.transpose(1, 2).unflatten(2, (height, width)).contiguous() for each in found]
-        return found if intermediates_only else (tokens, found)
-
-    def prune_intermediate_layers(
-        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
-    ) -> Sequence[int]:
-        """Drop the blocks after the last one that is wanted."""
-        wanted, last = feature_take_indices(len(self.blocks), indices)
-        self.blocks = self.blocks[: last + 1]
-        if prune_head:
-            self.reset_classifier(0, "")
-        return list(wanted)
+    def run_layer(self, layer: nn.Module, given: Tensor, positions: Tensor | None) -> tuple[Tensor, tuple[int, int]]:
+        """A block."""
+        tokens = checkpoint(layer, given, positions) if self.grad_checkpointing else layer(given, positions)
+        return tokens, self.patch_embed.grid_size
 
     def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
         """Class scores of output tokens."""
@@ -202,69 +156,6 @@ class ARViT(nn.Module):
         scores: Tensor = tokens if pre_logits else self.head(tokens)
         return scores
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Class scores."""
-        return self.forward_head(self.forward_features(images))
-
-
-def _settings(**more: Any) -> dict[str, Any]:
-    return {
-        "num_classes": 1000,
-        "input_size": (3, 256, 256),
-        "pool_size": None,
-        "crop_pct": 0.9,
-        "interpolation": "bicubic",
-        "fixed_input_size": True,
-        "mean": (0.485, 0.456, 0.406),
-        "std": (0.229, 0.224, 0.225),
-        "first_conv": "patch_embed.proj",
-        "classifier": "head",
-        "license": "apache-2.0",
-        **more,
-    }
-
-
-default_cfgs = generate_default_cfgs(
-    {
-        "arvit_patch16_256.untrained": _settings(),
-        "arvit_reference_patch16_256.untrained": _settings(),
-        "arvit_gram_reference_patch16_256.untrained": _settings(),
-        "vit_tiny_d6_patch16_256.untrained": _settings(),
-    }
-)
-
-
-def _create(kind: type[nn.Module], variant: str, pretrained: bool, **arguments: Any) -> Any:
-    return build_model_with_cfg(
-        kind, variant, pretrained, feature_cfg={"out_indices": 3, "feature_cls": "getter"}, **arguments
-    )
-
-
-@register_model
-def arvit_patch16_256(pretrained: bool = False, **more: Any) -> Any:
-    """As published: one linear layer a block, positions added to the input. 8.9 million parameters with 4 classes."""
-    return _create(ARViT, "arvit_patch16_256", pretrained, **more)
-
-
-@register_model
-def arvit_reference_patch16_256(pretrained: bool = False, **more: Any) -> Any:
-    """As released: d to 256 to d, 0.3 of the positions in every block, dropout 0.1. 8.9 million with 4 classes."""
-    return _create(ARViT, "arvit_reference_patch16_256", pretrained, **{**_RELEASED, **more})
-
-
-@register_model
-def arvit_gram_reference_patch16_256(pretrained: bool = False, **more: Any) -> Any:
-    """As released for the similarity loss: 512 wide with 8 heads. 8.8 million parameters with 4 classes."""
-    arguments = {**_RELEASED, "embed_dim": 512, "num_heads": 8, **more}
-    return _create(ARViT, "arvit_gram_reference_patch16_256", pretrained, **arguments)
-
-
-@register_model
-def vit_tiny_d6_patch16_256(pretrained: bool = False, **more: Any) -> Any:
-    """The comparison: ViT-Tiny's width (192) with ARViT's 6 blocks and 12 heads. 2.9 million with 4 classes."""
-    arguments = {"img_size": 256, "patch_size": 16, "embed_dim": 192, "depth": 6, "num_heads": 12, **more}
-    return _create(VisionTransformer, "vit_tiny_d6_patch16_256", pretrained, **arguments)
-
 
 _RELEASED = {
     "mlp_hidden": 256,
@@ -273,3 +164,33 @@ _RELEASED = {
     "proj_drop_rate": 0.1,
     "attn_drop_rate": 0.1,
 }
+_GRAM = {**_RELEASED, "embed_dim": 512, "num_heads": 8}
+_TINY = {"img_size": 256, "patch_size": 16, "embed_dim": 192, "depth": 6, "num_heads": 12}
+
+
+def _variant(name: str, kind: type[nn.Module], sizes: dict[str, Any], about: str) -> None:
+    cfg = timm_cfg(256, fixed_input_size=True, first_conv="patch_embed.proj")
+    register(__name__, f"{name}_patch16_256", kind, sizes, cfg, f"{about} with 4 classes.")
+
+
+_variant(
+    "arvit", ARViT, {}, "As published: one linear layer a block, positions added to the input. 8.9 million parameters"
+)
+_variant(
+    "arvit_reference",
+    ARViT,
+    _RELEASED,
+    "As released: d to 256 to d, 0.3 of the positions in every block, dropout 0.1. 8.9 million",
+)
+_variant(
+    "arvit_gram_reference",
+    ARViT,
+    _GRAM,
+    "As released for the similarity loss: 512 wide with 8 heads. 8.8 million parameters",
+)
+_variant(
+    "vit_tiny_d6",
+    VisionTransformer,
+    _TINY,
+    "The comparison: ViT-Tiny's width (192) with ARViT's 6 blocks and 12 heads. 2.9 million",
+)

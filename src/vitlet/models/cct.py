@@ -14,11 +14,12 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-Size = tuple[int, int]
+from vitlet.models.layered import Tokenizer
+from vitlet.values import ImageSize
 
 
-class ConvTokenizer(nn.Module):
-    """3x3 convolutions, each followed by a pool that halves the image; stands where a ViT has its patch embedding.
+class ConvTokenizer(Tokenizer):
+    """3x3 convolutions, each followed by a pool that halves the image.
 
     Args:
         layers: how many convolutions, and halvings.
@@ -29,7 +30,7 @@ class ConvTokenizer(nn.Module):
 
     def __init__(
         self,
-        img_size: int | Size = 32,
+        img_size: int | ImageSize = 32,
         in_chans: int = 3,
         embed_dim: int = 256,
         layers: int = 1,
@@ -38,9 +39,7 @@ class ConvTokenizer(nn.Module):
         output_fmt: str | None = None,
         **more: Any,
     ) -> None:
-        super().__init__()
-        self.strict_img_size, self.output_fmt = strict_img_size, output_fmt
-        self.patch_size = (2**layers, 2**layers)
+        super().__init__(2**layers, strict_img_size, output_fmt)
         widths = [in_chans, *[hidden] * (layers - 1), embed_dim]
         self.convs = nn.ModuleList(
             nn.Conv2d(before, after, 3, padding=1, bias=False) for before, after in pairwise(widths)
@@ -54,31 +53,16 @@ class ConvTokenizer(nn.Module):
         for convolution in self.convs:
             nn.init.kaiming_normal_(convolution.get_parameter("weight"))
 
-    def set_input_size(self, img_size: int | Size | None = None, patch_size: Any = None) -> None:
-        """Say which images are to come."""
-        if img_size is not None:
-            self.img_size: Size = (img_size, img_size) if isinstance(img_size, int) else (img_size[0], img_size[1])
-            self.grid_size = self.dynamic_feat_size(self.img_size)
-            self.num_patches = self.grid_size[0] * self.grid_size[1]
-
-    def feat_ratio(self, as_scalar: bool = True) -> Any:
-        """Pixels of the image per token, along each axis."""
-        return self.patch_size[0] if as_scalar else self.patch_size
-
-    def dynamic_feat_size(self, img_size: Size) -> Size:
+    def dynamic_feat_size(self, img_size: ImageSize) -> tuple[int, int]:
         """Rows and columns of tokens for images of this size: halved and rounded up, once a layer."""
         step = self.patch_size[0]
         return -(-int(img_size[0]) // step), -(-int(img_size[1]) // step)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """``(B, C, H, W)`` to tokens ``(B, N, C)``."""
-        size = (int(images.shape[2]), int(images.shape[3]))
-        if self.strict_img_size and size != self.img_size:
-            raise ValueError(f"images of {size[0]}x{size[1]} pixels, made for {self.img_size[0]}x{self.img_size[1]}")
-        maps = images
+    def tokens(self, images: Tensor) -> Tensor:
+        """``(B, C, H, W)`` to tokens in rows and columns, ``(B, rows, columns, C)``."""
         for convolution in self.convs:
-            maps = self.pool(convolution(maps).relu())
-        return maps.permute(0, 2, 3, 1) if self.output_fmt == "NHWC" else maps.flatten(2).transpose(1, 2)
+            images = self.pool(convolution(images).relu())
+        return images.permute(0, 2, 3, 1)
 
 
 class SequencePool(nn.Module):
@@ -101,33 +85,19 @@ class CompactTransformer(VisionTransformer):
     Args:
         global_pool: map, timm's word for a pool that is learned; avg or another of timm's for that.
         tokenizer_layers: convolutions before the blocks; each halves the grid.
-        more: such as ``dynamic_img_size`` and ``drop_path_rate``.
+        more: such as ``depth`` [7], ``num_heads`` [4], ``mlp_ratio`` [2], ``dynamic_img_size``, ``drop_path_rate``.
     """
 
     def __init__(
         self,
-        img_size: int | Size = 32,
+        img_size: int | ImageSize = 32,
         global_pool: str = "map",
         tokenizer_layers: int = 1,
         embed_dim: int = 256,
-        depth: int = 7,
-        num_heads: int = 4,
-        mlp_ratio: float = 2.0,
         **more: Any,
     ) -> None:
-        super().__init__(
-            img_size=img_size,
-            embed_dim=embed_dim,
-            depth=depth,
-            num_heads=num_heads,
-            mlp_ratio=mlp_ratio,
-            **{
-                "global_pool": global_pool,
-                "qkv_bias": False,
-                "class_token": False,
-                "embed_layer": partial(ConvTokenizer, layers=tokenizer_layers),
-                **more,
-            },
-        )
+        sizes = {"embed_dim": embed_dim, "depth": 7, "num_heads": 4, "mlp_ratio": 2.0, "qkv_bias": False}
+        tokens = {"class_token": False, "embed_layer": partial(ConvTokenizer, layers=tokenizer_layers)}
+        super().__init__(img_size=img_size, **{"global_pool": global_pool, **sizes, **tokens, **more})
         if global_pool == "map":
             self.attn_pool = SequencePool(embed_dim)  # type: ignore[assignment]  # in place of timm's

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from timm.layers.drop import calculate_drop_path_rates
 from timm.layers.pool1d import global_pool_nlc
-from timm.models import generate_default_cfgs, register_model
-from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
-from vitlet.models.cvt_layers import Block, ConvEmbed, Size, Stage
-from vitlet.models.registered import create, settings
+from vitlet.models.cvt_layers import ConvBlock, ConvEmbed, Stage
+from vitlet.models.layered import LayeredModel, as_map, as_pair
+from vitlet.models.registered import register, timm_cfg
+from vitlet.values import ImageSize
 
 
 def _initialise(module: nn.Module) -> None:
@@ -29,7 +29,7 @@ def _initialise(module: nn.Module) -> None:
             nn.init.zeros_(module.bias)
 
 
-class CvT(nn.Module):
+class CvT(LayeredModel):
     """The network; arguments that timm's networks have are called as there. Any image size, square or not.
 
     Args:
@@ -42,9 +42,11 @@ class CvT(nn.Module):
         act_layer: gelu as in Hugging Face's transformers; the original code trained with quick_gelu.
     """
 
+    LAYERS = "stages"
+
     def __init__(
         self,
-        img_size: int | Size = 224,
+        img_size: int | ImageSize = 224,
         in_chans: int = 3,
         num_classes: int = 1000,
         global_pool: str | None = None,
@@ -67,33 +69,23 @@ class CvT(nn.Module):
         for dim, heads in zip(embed_dims, num_heads, strict=True):
             if dim % heads:
                 raise ValueError(f"a width of {dim} is not divisible by its {heads} heads")
-        self.img_size: Size = (img_size, img_size) if isinstance(img_size, int) else (img_size[0], img_size[1])
+        self.img_size = as_pair(img_size)
         self.in_chans, self.num_classes = in_chans, num_classes
         self.num_features = self.head_hidden_size = self.embed_dim = embed_dims[-1]
         self.num_prefix_tokens = int(class_token)
+        self.pools = ("token", "avg", "") if class_token else ("avg", "")
         rates: Iterator[Any] = iter(calculate_drop_path_rates(drop_path_rate, sum(depths)))
         self.feature_info: list[dict[str, Any]] = []
         stages, channels, reduction = [], in_chans, 1
         for index, dim in enumerate(embed_dims):
             embed = ConvEmbed(channels, dim, kernels[index], strides[index], paddings[index])
-            blocks = [
-                Block(
-                    dim,
-                    num_heads[index],
-                    mlp_ratio,
-                    kv_stride=kv_stride,
-                    act_layer=act_layer,
-                    proj_drop=proj_drop_rate,
-                    attn_drop=attn_drop_rate,
-                    drop_path=next(rates),
-                )
-                for _ in range(depths[index])
-            ]
+            rest = (mlp_ratio, kv_stride, act_layer, proj_drop_rate, attn_drop_rate)
+            blocks = [ConvBlock(dim, num_heads[index], *rest, next(rates)) for _ in range(depths[index])]
             stages.append(Stage(embed, dim, blocks, class_token and index == len(embed_dims) - 1))
             channels, reduction = dim, reduction * strides[index]
             self.feature_info.append({"module": f"stages.{index}", "num_chs": dim, "reduction": reduction})
         self.stages = nn.ModuleList(stages)
-        self.norm: nn.Module = nn.LayerNorm(self.num_features)
+        self.norm = nn.LayerNorm(self.num_features)
         self.head_drop = nn.Dropout(drop_rate)
         self.reset_classifier(num_classes, global_pool or ("token" if class_token else "avg"))
         self.init_weights()
@@ -129,63 +121,14 @@ class CvT(nn.Module):
         for stage in self._stages():
             stage.grad_checkpointing = enable
 
-    @torch.jit.ignore  # type: ignore[untyped-decorator]
-    def get_classifier(self) -> nn.Module:
-        """The last layer."""
-        return self.head
+    def run_layer(self, layer: nn.Module, given: Tensor, positions: Tensor | None) -> tuple[Tensor, tuple[int, int]]:
+        """A stage, from a map to tokens."""
+        tokens, size = layer(given)
+        return tokens, size
 
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """A new head; 0 classes for none."""
-        if global_pool is not None:
-            if global_pool not in ("token", "avg", "") or (global_pool == "token" and not self.num_prefix_tokens):
-                raise ValueError(f"global_pool is {global_pool!r}; there is avg, '' for none, token with a class token")
-            self.global_pool = global_pool
-        self.num_classes = num_classes
-        self.head: nn.Module = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
-
-    def forward_features(self, images: Tensor) -> Tensor:
-        """Tokens of the last stage after the norm, ``(B, P + N, C)``."""
-        final: Tensor = self.forward_intermediates(images, indices=1)[0]
-        return final
-
-    def forward_intermediates(
-        self,
-        x: Tensor,
-        indices: int | list[int] | None = None,
-        norm: bool = False,
-        stop_early: bool = False,
-        output_fmt: str = "NCHW",
-        intermediates_only: bool = False,
-    ) -> Any:
-        """timm's contract for networks in stages: the stages' maps, after the tokens of the last one."""
-        if output_fmt not in ("NCHW", "NLC"):
-            raise ValueError(f"output_fmt is {output_fmt!r}; it needs to be NCHW or NLC")
-        count = len(self.stages)
-        wanted, last = feature_take_indices(count, indices)
-        stages = self._stages()[: last + 1] if stop_early else self._stages()
-        found: list[Tensor] = []
-        tokens = x
-        for index, stage in enumerate(stages):
-            tokens, size = stage(x)
-            x = _map(tokens, size)
-            if index in wanted:
-                shown = _map(self.norm(tokens), size) if norm and index == count - 1 else x
-                found.append(shown if output_fmt == "NCHW" else shown.flatten(2).transpose(1, 2))
-        if intermediates_only:
-            return found
-        return (self.norm(tokens) if len(stages) == count else tokens), found
-
-    def prune_intermediate_layers(
-        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
-    ) -> Sequence[int]:
-        """Drop the stages after the last one that is wanted."""
-        wanted, last = feature_take_indices(len(self.stages), indices)
-        if prune_norm or last < len(self.stages) - 1:  # the norm is as wide as the last stage
-            self.norm = nn.Identity()
-        self.stages = self.stages[: last + 1]
-        if prune_head:
-            self.reset_classifier(0, "")
-        return list(wanted)
+    def between(self, tokens: Tensor, size: tuple[int, int]) -> Tensor:
+        """Stages are given maps."""
+        return as_map(tokens, size)
 
     def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
         """Class scores of output tokens ``(B, P + N, C)``."""
@@ -194,17 +137,6 @@ class CvT(nn.Module):
         if not pre_logits:
             scores = self.head(scores)
         return scores
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Class scores."""
-        return self.forward_head(self.forward_features(images))
-
-
-def _map(tokens: Tensor, size: Size) -> Tensor:
-    """Tokens ``(B, P + N, C)`` as a map ``(B, C, H, W)``, without those in front."""
-    patches = tokens[:, tokens.shape[1] - size[0] * size[1] :]
-    maps: Tensor = patches.transpose(1, 2).unflatten(2, size).contiguous()
-    return maps
 
 
 _FROM_HUGGING_FACE = (
@@ -240,22 +172,11 @@ def checkpoint_filter_fn(weights: Mapping[str, Any], model: nn.Module) -> dict[s
     return renamed
 
 
-_NAMES = {"first_conv": "stages.0.patch_embed.proj", "crop_pct": 0.875}
-default_cfgs = generate_default_cfgs(
-    {
-        "cvt_13.microsoft_in1k": settings(224, **_NAMES, hf_hub_id="microsoft/cvt-13"),
-        "cvt_21.microsoft_in1k": settings(224, **_NAMES, hf_hub_id="microsoft/cvt-21"),
-    }
-)
-
-
-@register_model
-def cvt_13(pretrained: bool = False, **more: Any) -> Any:
-    """CvT-13: 1, 2 and 10 blocks. 19,997,480 parameters with 1000 classes."""
-    return create(CvT, "cvt_13", pretrained, checkpoint_filter_fn, **more)
-
-
-@register_model
-def cvt_21(pretrained: bool = False, **more: Any) -> Any:
-    """CvT-21: 1, 4 and 16 blocks. 31,622,696 parameters with 1000 classes."""
-    return create(CvT, "cvt_21", pretrained, checkpoint_filter_fn, **{"depths": (1, 4, 16), **more})
+_CFG = timm_cfg(224, first_conv="stages.0.patch_embed.proj", crop_pct=0.875)
+_KINDS: dict[str, tuple[dict[str, Any], str]] = {
+    "cvt_13": ({}, "CvT-13: 1, 2 and 10 blocks. 19,997,480 parameters with 1000 classes."),
+    "cvt_21": ({"depths": (1, 4, 16)}, "CvT-21: 1, 4 and 16 blocks. 31,622,696 parameters with 1000 classes."),
+}
+for _name, (_sizes, _about) in _KINDS.items():
+    _cfg = {**_CFG, "hf_hub_id": f"microsoft/{_name.replace('_', '-')}"}
+    register(__name__, f"{_name}.microsoft_in1k", CvT, _sizes, _cfg, _about, filter_fn=checkpoint_filter_fn)

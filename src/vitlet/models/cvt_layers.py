@@ -12,8 +12,6 @@ from timm.layers.mlp import Mlp
 from timm.models import checkpoint
 from torch import Tensor, nn
 
-Size = tuple[int, int]
-
 
 class ConvEmbed(nn.Module):
     """A strided convolution and a norm: ``(B, C, H, W)`` to tokens ``(B, N, C)`` and the size of their grid."""
@@ -23,7 +21,7 @@ class ConvEmbed(nn.Module):
         self.proj = nn.Conv2d(channels, dim, kernel, stride=stride, padding=padding)
         self.norm = nn.LayerNorm(dim)
 
-    def forward(self, maps: Tensor) -> tuple[Tensor, Size]:
+    def forward(self, maps: Tensor) -> tuple[Tensor, tuple[int, int]]:
         grid = self.proj(maps)
         tokens: Tensor = self.norm(grid.flatten(2).transpose(1, 2))
         return tokens, (int(grid.shape[2]), int(grid.shape[3]))
@@ -61,7 +59,7 @@ class ConvAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
         self.proj_drop = nn.Dropout(proj_drop)
 
-    def forward(self, tokens: Tensor, size: Size) -> Tensor:
+    def forward(self, tokens: Tensor, size: tuple[int, int]) -> Tensor:
         prefix, patches = tokens.split([tokens.shape[1] - size[0] * size[1], size[0] * size[1]], dim=1)
         grid = patches.transpose(1, 2).unflatten(2, size)  # B, C, H, W
         query, key, value = (
@@ -78,7 +76,7 @@ class ConvAttention(nn.Module):
         return out
 
 
-class Block(nn.Module):
+class ConvBlock(nn.Module):
     """Attention and two linear layers, each on the norm of what it is added to."""
 
     def __init__(
@@ -100,7 +98,7 @@ class Block(nn.Module):
         self.drop_path1 = DropPath(drop_path) if drop_path else nn.Identity()
         self.drop_path2 = DropPath(drop_path) if drop_path else nn.Identity()
 
-    def forward(self, tokens: Tensor, size: Size) -> Tensor:
+    def forward(self, tokens: Tensor, size: tuple[int, int]) -> Tensor:
         """Tokens ``(B, P + N, C)`` of a grid of this size."""
         tokens = tokens + self.drop_path1(self.attn(self.norm1(tokens), size))
         out: Tensor = tokens + self.drop_path2(self.mlp(self.norm2(tokens)))
@@ -110,14 +108,14 @@ class Block(nn.Module):
 class Stage(nn.Module):
     """A convolutional embedding, perhaps a class token, and blocks."""
 
-    def __init__(self, embed: ConvEmbed, dim: int, blocks: Sequence[Block], class_token: bool) -> None:
+    def __init__(self, embed: ConvEmbed, dim: int, blocks: Sequence[ConvBlock], class_token: bool) -> None:
         super().__init__()
         self.patch_embed = embed
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim)) if class_token else None
         self.blocks = nn.ModuleList(blocks)
         self.grad_checkpointing = False
 
-    def forward(self, maps: Tensor) -> tuple[Tensor, Size]:
+    def forward(self, maps: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """``(B, C, H, W)`` to tokens ``(B, P + N, C)`` and the size of their grid."""
         tokens, size = self.patch_embed(maps)
         if self.cls_token is not None:

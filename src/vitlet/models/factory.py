@@ -15,16 +15,8 @@ from vitlet.errors import VitletError, first_line, nearest
 from vitlet.models.attention_families import FAMILIES, has_attention_maps
 
 RESERVED = {
-    "pretrained",
-    "pretrained_cfg",
-    "pretrained_cfg_overlay",
-    "checkpoint_path",
-    "cache_dir",
-    "scriptable",
-    "num_classes",
-    "in_chans",
-    "img_size",
-    "drop_path_rate",
+    *("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir", "scriptable"),
+    *("num_classes", "in_chans", "img_size", "drop_path_rate"),
 }
 """Arguments of timm that a settings file may not slip in among the network's own."""
 
@@ -155,7 +147,7 @@ def find_models(pattern: str = "", *, attention: bool = False) -> list[str]:
 
 
 def attention_families() -> dict[str, str]:
-    """Families (modules of timm, and the house's own) with attention maps -> what the maps cover."""
+    """Families (modules of timm, and vitlet's own) with attention maps -> what the maps cover."""
     return {family: covered for family, (_, covered) in FAMILIES.items()}
 
 

@@ -1,19 +1,20 @@
-"""What the house's networks tell timm about themselves when they are registered."""
+"""How vitlet's models are registered with timm."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from timm.models import build_model_with_cfg
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import Tensor, nn
 
-Filter = Callable[[Mapping[str, Any], nn.Module], dict[str, Tensor]]
-"""From the names of a file's weights to those of the network."""
+WeightFilter = Callable[[Mapping[str, Any], nn.Module], dict[str, Tensor]]
+"""From the names of a file's weights to those of the model."""
 
 
-def settings(side: int, **more: Any) -> dict[str, Any]:
-    """timm's description of a network for square images of this side; ImageNet's statistics unless said otherwise."""
+def timm_cfg(side: int, **more: Any) -> dict[str, Any]:
+    """timm's description of a model for square images of this side; ImageNet's statistics unless said otherwise."""
     return {
         "num_classes": 1000,
         "input_size": (3, side, side),
@@ -28,20 +29,44 @@ def settings(side: int, **more: Any) -> dict[str, Any]:
     }
 
 
-def create(
+def register(
+    module: str,
+    name: str,
     kind: type[nn.Module],
-    variant: str,
-    pretrained: bool,
-    filter_fn: Filter | None = None,
+    sizes: Mapping[str, Any],
+    cfg: Mapping[str, Any],
+    about: str,
+    *,
+    filter_fn: WeightFilter | None = None,
     maps: int = 3,
-    **arguments: Any,
-) -> Any:
-    """Build a registered network in timm's way; with ``features_only`` it gives its last so many maps."""
-    return build_model_with_cfg(
-        kind,
-        variant,
-        pretrained,
-        pretrained_filter_fn=filter_fn,
-        feature_cfg={"out_indices": maps, "feature_cls": "getter"},
-        **arguments,
-    )
+) -> None:
+    """Let ``timm.create_model(name)`` build a model, and the module have a function of that name that does.
+
+    Args:
+        module: that the model belongs to.
+        name: of the model; with the tag of its weights, such as ``cvt_13.microsoft_in1k``, where there are any.
+        kind: its class.
+        sizes: arguments of the class, unless others are given.
+        cfg: as `timm_cfg` makes it.
+        about: the docstring of the function.
+        filter_fn: for released weights.
+        maps: how many of the last maps it gives with ``features_only``.
+    """
+    name, _, tag = name.partition(".")
+
+    def build(pretrained: bool = False, **more: Any) -> Any:
+        return build_model_with_cfg(
+            kind,
+            name,
+            pretrained,
+            pretrained_filter_fn=filter_fn,
+            feature_cfg={"out_indices": maps, "feature_cls": "getter"},
+            **{**sizes, **more},
+        )
+
+    build.__name__ = build.__qualname__ = name
+    build.__module__, build.__doc__ = module, about
+    names = vars(sys.modules[module])
+    names[name] = build
+    names.setdefault("default_cfgs", {}).update(generate_default_cfgs({f"{name}.{tag or 'untrained'}": dict(cfg)}))
+    register_model(build)

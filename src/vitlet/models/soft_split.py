@@ -17,7 +17,9 @@ import torch.nn.functional as F
 from timm.layers.mlp import Mlp
 from torch import Tensor, nn
 
-Size = tuple[int, int]
+from vitlet.models.layered import Tokenizer, as_pair
+from vitlet.values import ImageSize
+
 TokenMixer = Literal["performer", "transformer"]
 
 RELEASED_SPLITS = ((7, 4, 2), (3, 2, 1), (3, 2, 1))
@@ -111,8 +113,8 @@ class TokenTransformer(nn.Module):
         return out
 
 
-class TokensToToken(nn.Module):
-    """Images to tokens; stands where a ViT of timm has its patch embedding, and is asked the same questions.
+class TokensToToken(Tokenizer):
+    """Soft splits of the image, tokens mixed between two of them.
 
     Args:
         splits: kernel, stride and padding of each soft split; between two of them tokens are mixed.
@@ -125,7 +127,7 @@ class TokensToToken(nn.Module):
 
     def __init__(
         self,
-        img_size: int | Size = 224,
+        img_size: int | ImageSize = 224,
         in_chans: int = 3,
         embed_dim: int = 384,
         splits: Sequence[Sequence[int]] = RELEASED_SPLITS,
@@ -136,13 +138,10 @@ class TokensToToken(nn.Module):
         output_fmt: str | None = None,
         **more: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(math.prod(split[1] for split in splits), strict_img_size, output_fmt)
         if mixer not in ("performer", "transformer"):
             raise ValueError(f"the token mixer is {mixer!r}; it needs to be performer or transformer")
         self.splits = [tuple(split) for split in splits]
-        self.strict_img_size, self.output_fmt = strict_img_size, output_fmt
-        stride = math.prod(split[1] for split in self.splits)
-        self.patch_size = (stride, stride)
         channels = in_chans
         for number, (kernel, _, _) in enumerate(self.splits[:-1], start=1):
             width = channels * kernel**2
@@ -152,44 +151,26 @@ class TokensToToken(nn.Module):
         self.project = nn.Linear(channels * self.splits[-1][0] ** 2, embed_dim)
         self.set_input_size(img_size)
 
-    def set_input_size(self, img_size: int | Size | None = None, patch_size: Any = None) -> None:
-        """Say which images are to come."""
-        if img_size is not None:
-            self.img_size: Size = (img_size, img_size) if isinstance(img_size, int) else (img_size[0], img_size[1])
-            self.grid_size = self.dynamic_feat_size(self.img_size)
-            self.num_patches = self.grid_size[0] * self.grid_size[1]
-        if min(self.grid_size) < 1:
-            raise ValueError(
-                f"images of {self.img_size[0]}x{self.img_size[1]} pixels are too small for the soft splits"
-            )
-
-    def feat_ratio(self, as_scalar: bool = True) -> Any:
-        """Pixels of the image per token, along each axis."""
-        return self.patch_size[0] if as_scalar else self.patch_size
-
-    def dynamic_feat_size(self, img_size: Size) -> Size:
+    def dynamic_feat_size(self, img_size: ImageSize) -> tuple[int, int]:
         """Rows and columns of tokens for images of this size."""
-        size = (int(img_size[0]), int(img_size[1]))
+        size = as_pair(img_size)
         for split in self.splits:
             size = _split_size(size, split)
         return size
 
-    def forward(self, images: Tensor) -> Tensor:
-        """``(B, C, H, W)`` to tokens ``(B, N, C)``."""
-        size: Size = (int(images.shape[2]), int(images.shape[3]))
-        if self.strict_img_size and size != self.img_size:
-            raise ValueError(f"images of {size[0]}x{size[1]} pixels, made for {self.img_size[0]}x{self.img_size[1]}")
-        maps = images
+    def tokens(self, images: Tensor) -> Tensor:
+        """``(B, C, H, W)`` to tokens in rows and columns, ``(B, rows, columns, C)``."""
+        maps, size = images, as_pair(images.shape[2:])
         for number, split in enumerate(self.splits, start=1):
             kernel, stride, padding = split
             tokens = F.unfold(maps, kernel, stride=stride, padding=padding).transpose(1, 2)  # B, N, C * kernel^2
             size = _split_size(size, split)
             if number < len(self.splits):
                 maps = self.get_submodule(f"attention{number}")(tokens).transpose(1, 2).unflatten(2, size)
-        out: Tensor = self.project(tokens)
-        return out.unflatten(1, size) if self.output_fmt == "NHWC" else out
+        out: Tensor = self.project(tokens).unflatten(1, size)
+        return out
 
 
-def _split_size(size: Size, split: Sequence[int]) -> Size:
+def _split_size(size: tuple[int, int], split: Sequence[int]) -> tuple[int, int]:
     kernel, stride, padding = split
     return (size[0] + 2 * padding - kernel) // stride + 1, (size[1] + 2 * padding - kernel) // stride + 1

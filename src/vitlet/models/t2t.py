@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 from timm.layers.pos_embed import resample_abs_pos_embed
-from timm.models import adapt_input_conv, generate_default_cfgs, register_model
+from timm.models import adapt_input_conv
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from vitlet.models.registered import create, settings
-from vitlet.models.soft_split import RELEASED_SPLITS, Size, TokenMixer, TokensToToken
+from vitlet.models.registered import register, timm_cfg
+from vitlet.models.soft_split import RELEASED_SPLITS, TokenMixer, TokensToToken
+from vitlet.values import ImageSize
 
 
 def sinusoid_positions(count: int, dim: int) -> Tensor:
@@ -37,31 +38,23 @@ class T2TViT(VisionTransformer):
         token_dim: width of the tokens between soft splits.
         token_mixer: performer, as in the T2T-ViT-14 of the experiments with DRLoc, or transformer.
         token_drop_rate: dropout in the performers; the released code has 0.1, always.
-        more: such as ``dynamic_img_size``, ``drop_path_rate``, ``class_token``, ``global_pool``.
+        more: such as ``embed_dim`` [384], ``depth`` [14], ``num_heads`` [6], ``mlp_ratio`` [3], ``dynamic_img_size``,
+            ``drop_path_rate``, ``class_token``, ``global_pool``.
     """
 
     def __init__(
         self,
-        img_size: int | Size = 224,
+        img_size: int | ImageSize = 224,
         splits: Sequence[Sequence[int]] = RELEASED_SPLITS,
         token_dim: int = 64,
         token_mixer: TokenMixer = "performer",
         token_drop_rate: float = 0.1,
-        embed_dim: int = 384,
-        depth: int = 14,
-        num_heads: int = 6,
-        mlp_ratio: float = 3.0,
         **more: Any,
     ) -> None:
         embed = partial(TokensToToken, splits=splits, token_dim=token_dim, mixer=token_mixer, drop=token_drop_rate)
-        super().__init__(
-            img_size=img_size,
-            embed_dim=embed_dim,
-            depth=depth,
-            num_heads=num_heads,
-            mlp_ratio=mlp_ratio,
-            **{"qkv_bias": False, "embed_layer": embed, "norm_layer": partial(nn.LayerNorm, eps=1e-5), **more},
-        )
+        sizes = {"embed_dim": 384, "depth": 14, "num_heads": 6, "mlp_ratio": 3.0, "qkv_bias": False}
+        layers = {"embed_layer": embed, "norm_layer": partial(nn.LayerNorm, eps=1e-5)}
+        super().__init__(img_size=img_size, **{**sizes, **layers, **more})
         self._fix_positions()
 
     def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
@@ -73,7 +66,7 @@ class T2TViT(VisionTransformer):
         if self.cls_token is not None:
             nn.init.trunc_normal_(self.cls_token, std=0.02)
 
-    def set_input_size(self, img_size: Size | None = None, patch_size: Size | None = None) -> None:
+    def set_input_size(self, img_size: ImageSize | None = None, patch_size: ImageSize | None = None) -> None:
         """Take images of another size from now on; positions are resampled, and stay fixed."""
         super().set_input_size(img_size, patch_size)
         self._fix_positions()
@@ -121,65 +114,20 @@ def _adapt_channels(weights: dict[str, Tensor], network: Any) -> None:
     weights[f"{norm}.bias"] = torch.zeros(channels * kernel**2)
 
 
-_NAMES = ("7", "12", "14", "19", "24", "t_14", "t_19", "t_24")
-default_cfgs = generate_default_cfgs(
-    {f"t2t_vit_{name}.untrained": settings(224, fixed_input_size=True) for name in _NAMES}
-)
-
-
-def _create(variant: str, pretrained: bool, sizes: dict[str, Any], more: dict[str, Any]) -> Any:
-    return create(T2TViT, variant, pretrained, checkpoint_filter_fn, **{**sizes, **more})
-
-
 _TINY = {"embed_dim": 256, "num_heads": 4, "mlp_ratio": 2.0}
-
-
-@register_model
-def t2t_vit_7(pretrained: bool = False, **more: Any) -> Any:
-    """T2T-ViT-7: 256 wide, 7 deep."""
-    return _create("t2t_vit_7", pretrained, {**_TINY, "depth": 7}, more)
-
-
-@register_model
-def t2t_vit_12(pretrained: bool = False, **more: Any) -> Any:
-    """T2T-ViT-12: 256 wide, 12 deep."""
-    return _create("t2t_vit_12", pretrained, {**_TINY, "depth": 12}, more)
-
-
-@register_model
-def t2t_vit_14(pretrained: bool = False, **more: Any) -> Any:
-    """T2T-ViT-14: 384 wide, 14 deep. 21,545,550 parameters with 1000 classes, 21,199,050 with 100."""
-    return _create("t2t_vit_14", pretrained, {}, more)
-
-
-@register_model
-def t2t_vit_19(pretrained: bool = False, **more: Any) -> Any:
-    """T2T-ViT-19: 448 wide, 19 deep."""
-    return _create("t2t_vit_19", pretrained, {"embed_dim": 448, "depth": 19, "num_heads": 7}, more)
-
-
-@register_model
-def t2t_vit_24(pretrained: bool = False, **more: Any) -> Any:
-    """T2T-ViT-24: 512 wide, 24 deep."""
-    return _create("t2t_vit_24", pretrained, {"embed_dim": 512, "depth": 24, "num_heads": 8}, more)
-
-
+_WIDE_19 = {"embed_dim": 448, "depth": 19, "num_heads": 7}
+_WIDE_24 = {"embed_dim": 512, "depth": 24, "num_heads": 8}
 _PLAIN: dict[str, Any] = {"token_mixer": "transformer"}
-
-
-@register_model
-def t2t_vit_t_14(pretrained: bool = False, **more: Any) -> Any:
-    """T2T-ViT_t-14: plain attention between the soft splits, which needs much memory."""
-    return _create("t2t_vit_t_14", pretrained, _PLAIN, more)
-
-
-@register_model
-def t2t_vit_t_19(pretrained: bool = False, **more: Any) -> Any:
-    """T2T-ViT_t-19: the same, 448 wide, 19 deep."""
-    return _create("t2t_vit_t_19", pretrained, {**_PLAIN, "embed_dim": 448, "depth": 19, "num_heads": 7}, more)
-
-
-@register_model
-def t2t_vit_t_24(pretrained: bool = False, **more: Any) -> Any:
-    """T2T-ViT_t-24: the same, 512 wide, 24 deep."""
-    return _create("t2t_vit_t_24", pretrained, {**_PLAIN, "embed_dim": 512, "depth": 24, "num_heads": 8}, more)
+_KINDS: dict[str, tuple[dict[str, Any], str]] = {
+    "7": ({**_TINY, "depth": 7}, "T2T-ViT-7: 256 wide, 7 deep."),
+    "12": ({**_TINY, "depth": 12}, "T2T-ViT-12: 256 wide, 12 deep."),
+    "14": ({}, "T2T-ViT-14: 384 wide, 14 deep. 21,545,550 parameters with 1000 classes, 21,199,050 with 100."),
+    "19": (_WIDE_19, "T2T-ViT-19: 448 wide, 19 deep."),
+    "24": (_WIDE_24, "T2T-ViT-24: 512 wide, 24 deep."),
+    "t_14": (_PLAIN, "T2T-ViT_t-14: plain attention between the soft splits, which needs much memory."),
+    "t_19": ({**_PLAIN, **_WIDE_19}, "T2T-ViT_t-19: the same, 448 wide, 19 deep."),
+    "t_24": ({**_PLAIN, **_WIDE_24}, "T2T-ViT_t-24: the same, 512 wide, 24 deep."),
+}
+for _name, (_sizes, _about) in _KINDS.items():
+    _cfg = timm_cfg(224, fixed_input_size=True)
+    register(__name__, f"t2t_vit_{_name}", T2TViT, _sizes, _cfg, _about, filter_fn=checkpoint_filter_fn)

@@ -71,24 +71,32 @@ class Job(ABC):
         SCORES: what an evaluation gives.
         config: the settings, none left open.
         objective: what is trained; called with a batch and the weights of the tasks.
+        model: what is averaged, evaluated and exported: the network without the heads of tasks.
         device: where it is trained.
         description: the ``config.json`` beside exported weights.
         notes: sentences for the end of a run.
         choices: sentences on what was chosen for the user, for its start.
         classes: their names.
         data_note: what the data is, in a sentence.
+        images: number of training images.
+        validates: whether there are validation images.
+        tests: whether there are test images to be measured on at the end.
     """
 
     SCORES: ClassVar[type[Measured]]
 
     config: RunConfig
     objective: Objective
+    model: nn.Module
     device: torch.device
     description: str
     notes: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     classes: Sequence[str]
     data_note: str
+    images: int
+    validates: bool
+    tests: bool
 
     @classmethod
     @abstractmethod
@@ -96,29 +104,9 @@ class Job(ABC):
         """From settings to a job; everything is checked here."""
 
     @property
-    @abstractmethod
-    def model(self) -> nn.Module:
-        """What is averaged, evaluated and exported: the network without the heads of tasks."""
-
-    @property
-    @abstractmethod
-    def images(self) -> int:
-        """Number of training images."""
-
-    @property
     def fingerprints(self) -> Mapping[str, str]:
         """By split, what tells its choice of images from another; splits of which that is not known are left out."""
         return {}
-
-    @property
-    @abstractmethod
-    def validates(self) -> bool:
-        """Whether there are validation images."""
-
-    @property
-    @abstractmethod
-    def tests(self) -> bool:
-        """Whether there are test images to be measured on at the end."""
 
     @abstractmethod
     def batches(self, world: World) -> tuple[Batches, Any]:

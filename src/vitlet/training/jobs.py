@@ -63,7 +63,9 @@ class ImageJob(Job):
         self.config, self.dataset, self.objective, self.preprocess = config, dataset, objective, preprocess
         self.device = next(objective.parameters()).device
         self.description, self.notes = description, tuple(notes)
-        self.classes, self.data_note = tuple(dataset.classes), dataset.note
+        self.model = objective.backbone.model
+        self.classes, self.data_note, self.images = tuple(dataset.classes), dataset.note, len(dataset.train)
+        self.validates, self.tests = dataset.val is not None, self.labelled and dataset.test is not None
 
     @classmethod
     def build(cls, config: RunConfig, dataset: Dataset | None = None, *, open_tasks: bool = False) -> Self:
@@ -128,23 +130,11 @@ class ImageJob(Job):
         """The settings with the positional embedding on or off, and what is to be said of it."""
         return replace(config, positions="on") if config.positions == "auto" else config, []
 
-    @property
-    def model(self) -> nn.Module:
-        return self.objective.backbone.model
-
-    @property
-    def images(self) -> int:
-        return len(self.dataset.train)
-
     @cached_property
     def fingerprints(self) -> dict[str, str]:
         """Of each split, what tells its choice of images from another; a stream's are not known before the end."""
         known = {name: each for name, each in self.dataset.splits().items() if not isinstance(each, ShardStream)}
         return {name: fingerprint(images) for name, images in known.items()}
-
-    @property
-    def validates(self) -> bool:
-        return self.dataset.val is not None
 
     def batches(self, world: World) -> tuple[Batches, Any]:
         return training_batches(self.config, self.dataset, self.preprocess, self.device, world)
@@ -220,10 +210,6 @@ class ClassifierJob(ImageJob):
     def labels(cls, labels: Tensor) -> Tensor:
         return labels
 
-    @property
-    def tests(self) -> bool:
-        return self.dataset.test is not None
-
     @cached_property
     def mix(self) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
         """Mixup and cutmix of a batch."""
@@ -265,7 +251,6 @@ class PretrainJob(ImageJob):
     """A network that learns from the tasks alone, by default from RelViT's two."""
 
     labelled = False
-    tests = False
 
     @classmethod
     def load_data(cls, config: RunConfig) -> Dataset:

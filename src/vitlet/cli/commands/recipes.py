@@ -19,10 +19,9 @@ def run(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     chosen = parser.parse_all(words)
     from vitlet.experiments.recipes import TABLES, all_recipes, find_recipe, recipes_of
-    from vitlet.transfer.detection.recipes import RECIPES as DETECTION
-    from vitlet.transfer.segmentation.recipes import RECIPES as SEGMENTATION
+    from vitlet.transfer.recipes import DETECTION_RECIPES, SEGMENTATION_RECIPES
 
-    transfer: dict[str, Any] = {**DETECTION, **SEGMENTATION}
+    transfer: dict[str, Any] = {**DETECTION_RECIPES, **SEGMENTATION_RECIPES}
     if chosen.name in transfer:
         if chosen.scale != "full":
             raise VitletError(f"{chosen.name} has no small size; leave out --scale {chosen.scale}.")

@@ -2,56 +2,27 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
-from vitlet.cli.transfer_commands import (
-    evaluate_parser,
-    image_paths,
-    measure,
-    predict_parser,
-    start,
-    subcommand,
-    train_config,
-)
-from vitlet.transfer.segmentation.recipes import RECIPES
+from vitlet.cli.transfer_commands import TransferCommand
+from vitlet.transfer.recipes import SEGMENTATION_RECIPES
 from vitlet.transfer.segmentation.settings import SegmentConfig
 
-ABOUT = "Find the class of every pixel with UPerNet on a trained backbone."
+
+def _lines(answer: Mapping[str, Any]) -> list[str]:
+    """The shares of the largest classes."""
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in list(answer["shares"].items())[:5] if share > 0)
+    return [f"{answer['image']}: {shares}; picture {answer['picture']}, mask {answer['mask']}"]
 
 
-def run(words: list[str]) -> int:
-    """Run the command."""
-    return subcommand("segment", ABOUT, {"train": _train, "evaluate": _evaluate, "predict": _predict}, words)
-
-
-def _train(words: list[str]) -> int:
-    config = train_config(SegmentConfig, ABOUT, words, RECIPES)
-    from vitlet.transfer.segmentation.job import prepare_segmentation
-    from vitlet.transfer.segmentation.metrics import SegmentationScores
-
-    return start(config, words, prepare_segmentation, SegmentationScores)
-
-
-def _evaluate(words: list[str]) -> int:
-    chosen = evaluate_parser("segment", "folder of images and masks").parse_all(words)
-    from vitlet.transfer.segmentation.predict import Segmenter
-
-    return measure(Segmenter.load(Path(chosen.run), device=chosen.device), chosen, "IoU_per_class")
-
-
-def _predict(words: list[str]) -> int:
-    parser = predict_parser("segment", "Classes of every pixel, as pictures and as masks of class numbers.")
-    chosen = parser.parse_all(words)
-    paths = image_paths(chosen)
-    from vitlet.cli.summary import say
-    from vitlet.transfer.segmentation.predict import Segmenter
-
-    found = Segmenter.load(Path(chosen.run), device=chosen.device).predict(paths, Path(chosen.output))
-    if chosen.json:
-        print(json.dumps(found, ensure_ascii=False, indent=2))
-        return 0
-    for each in found:
-        shares = ", ".join(f"{name} {share:.0%}" for name, share in list(each["shares"].items())[:5] if share > 0)
-        say(f"{each['image']}: {shares}; picture {each['picture']}, mask {each['mask']}")
-    return 0
+run = TransferCommand(
+    name="segment",
+    about="Find the class of every pixel with UPerNet on a trained backbone.",
+    predicts="Classes of every pixel, as pictures and as masks of class numbers.",
+    data="folder of images and masks",
+    settings=SegmentConfig,
+    recipes=SEGMENTATION_RECIPES,
+    job="vitlet.transfer.segmentation.job:SegmentationJob",
+    lines=_lines,
+).run

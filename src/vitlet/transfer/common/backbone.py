@@ -60,9 +60,17 @@ def open_backbone(config: TransferConfig, canvas: tuple[int, int]) -> Opened:
         canvas: size of the images if the network takes one size alone.
     """
     place = Path(config.backbone)
-    if not place.exists():
+    if place.exists():
+        opened = _trained(config, place, canvas)
+    else:
         opened = build(config.backbone, config.model_kwargs, canvas, config.drop_path, pretrained=config.pretrained)
-        return _finished(opened, config)
+    if config.grad_checkpointing:
+        checkpoint_gradients(opened.backbone.model, opened.architecture)
+    return opened
+
+
+def _trained(config: TransferConfig, place: Path, canvas: tuple[int, int]) -> Opened:
+    """The backbone of a run, or of a folder or file of weights."""
     if config.pretrained or config.model_kwargs:
         raise VitletError(
             f"--backbone {place} is a network with weights and settings of its own; leave out --pretrained and"
@@ -80,14 +88,7 @@ def open_backbone(config: TransferConfig, canvas: tuple[int, int]) -> Opened:
     if channels != 3:
         raise VitletError(f"the backbone {place} reads images of {channels} channels; needed is one for 3 (RGB).")
     opened = build(architecture, arguments, canvas, config.drop_path)
-    loaded = load_weights(opened.backbone.model, file)
-    return _finished(replace(opened, note=f"backbone from {file}: {loaded}"), config)
-
-
-def _finished(opened: Opened, config: TransferConfig) -> Opened:
-    if config.grad_checkpointing:
-        checkpoint_gradients(opened.backbone.model, opened.architecture)
-    return opened
+    return replace(opened, note=f"backbone from {file}: {load_weights(opened.backbone.model, file)}")
 
 
 def build(

@@ -1,74 +1,118 @@
-"""A detector or segmenter as something that the loop can train."""
+"""What the training of a detector and of a segmenter share, as the loop needs it."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+import json
+from abc import abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from vitlet.data.loading import EpochOrder, training_loader
 from vitlet.data.randomness import mix_seed
 from vitlet.errors import VitletError
-from vitlet.objective import Term
 from vitlet.objective.schedules import Schedule, WarmupCosine, WarmupLinear, WarmupSteps
-from vitlet.training.build import find_device
+from vitlet.training.build import default_workers, find_device
 from vitlet.training.distributed import World
 from vitlet.training.evaluate import nothing
-from vitlet.training.job import Measured
+from vitlet.training.job import Batches, Job, Measured
+from vitlet.training.loaders import PlainErrors
+from vitlet.training.optim import make_autocast
 from vitlet.training.terms import make_terms
-from vitlet.transfer.common.backbone import Opened
-from vitlet.transfer.common.loading import TrainingSamples
+from vitlet.transfer.common.backbone import Opened, open_backbone
 from vitlet.transfer.common.objective import TransferObjective
+from vitlet.transfer.common.predictor import DensePredictor
+from vitlet.transfer.common.pyramid import Levels
 from vitlet.transfer.common.settings import TransferConfig, numbers
 
-Config = TypeVar("Config", bound=TransferConfig)
-Evaluate = Callable[[World, Callable[[], None]], Measured]
-Item = TypeVar("Item")
+TransferSettings = TypeVar("TransferSettings", bound=TransferConfig)
 
 
-@dataclass
-class TransferJob:
-    """Implements `vitlet.training.job.Job`.
+class TransferJob(Job):
+    """The training of a dense head on a backbone.
+
+    Finds the data, builds the model, resolves the settings; nothing is written yet.
 
     Attributes:
-        model: the network that is exported; it shares its parts with the objective.
+        splits: the data, by ``train``, ``val`` and ``test``.
+        predictor: what is trained; its model shares its parts with the objective.
         samples: the training images.
-        evaluations: by split.
     """
 
-    config: TransferConfig
-    objective: TransferObjective
-    model: nn.Module
-    device: torch.device
-    description: str
-    notes: tuple[str, ...]
-    classes: Sequence[str]
-    data_note: str
-    samples: TrainingSamples
-    evaluations: Mapping[str, Evaluate]
+    PREDICTOR: ClassVar[type[DensePredictor]]
 
-    @property
-    def images(self) -> int:
-        """Number of training images."""
-        return len(self.samples.samples)
+    config: Any
+    splits: dict[str, Any]
 
-    @property
-    def fingerprints(self) -> Mapping[str, str]:
-        """Not known."""
-        return {}
+    def __init__(self, config: TransferConfig) -> None:
+        self.config, self.device = resolved(config)
+        self.splits = self.open_data()
+        torch.manual_seed(mix_seed(config.seed))
+        opened = open_backbone(self.config, self.canvas())
+        levels = Levels(opened)
+        about = self.describe(opened, levels)
+        self.description = json.dumps(about, indent=2, ensure_ascii=False)
+        self.predictor = self.PREDICTOR(self.config, opened.backbone, levels, about)
+        self.model, self.classes = self.predictor.model, self.predictor.classes
+        if self.config.tasks:
+            opened.backbone.img_size = self.canvas()  # tasks need grids of one size
+        terms = make_terms(self.config, opened.backbone)
+        self.objective = TransferObjective(opened.backbone, self.model.head, terms).to(self.device)
+        self.samples = self.predictor.samples(self.splits["train"])
+        self.images, self.validates, self.tests = len(self.samples), "val" in self.splits, "test" in self.splits
+        self.fingerprints: dict[str, str] = {}  # not known
+        self.notes = self.notes_on(opened)
+        self.data_note = "; ".join(f"{name}: {split.note()}" for name, split in self.splits.items())
+        self.autocast: Callable[[], AbstractContextManager[Any]] = make_autocast(self.config, self.device)
 
-    @property
-    def validates(self) -> bool:
-        """Whether there are validation images."""
-        return "val" in self.evaluations
+    @classmethod
+    def build(cls, config: Any) -> Self:
+        return cls(config)
 
-    @property
-    def tests(self) -> bool:
-        """Whether there are test images."""
-        return "test" in self.evaluations
+    @abstractmethod
+    def open_data(self) -> dict[str, Any]:
+        """The splits of the data, checked; a training split is among them."""
+
+    @abstractmethod
+    def canvas(self) -> tuple[int, int]:
+        """The image size for backbones that take one alone, and for tasks."""
+
+    def describe(self, opened: Opened, levels: Levels, **sizes: Any) -> dict[str, Any]:
+        """What beside the weights and the settings it takes to build the predictor again."""
+        mean, std = opened.statistics()
+        return {
+            "job": self.config.JOB,
+            "architecture": opened.architecture,
+            "model_args": dict(opened.arguments),
+            "fixed": opened.fixed,
+            **sizes,
+            "divisor": levels.divisor,
+            "mean": mean,
+            "std": std,
+        }
+
+    def notes_on(self, opened: Opened) -> tuple[str, ...]:
+        """Sentences worth printing."""
+        return (opened.note,) if opened.note else ()
+
+    def batches(self, world: World) -> tuple[Batches, Any]:
+        """What is to be told the epoch and the step to start at, and the batches of this process."""
+        config, own = self.config, self.config.grad_accum_steps
+        parts = world.size * own
+        if config.batch_size % parts:
+            raise VitletError(
+                f"batch_size is {config.batch_size}, which {world.size} processes x {own} parts (grad_accum_steps) do"
+                " not divide; make it a multiple."
+            )
+        mine = range(world.rank * own, (world.rank + 1) * own)
+        images = range(len(self.samples))
+        order = EpochOrder(images, batch_size=config.batch_size, seed=config.seed, parts=parts, mine=mine)
+        loader = training_loader(self.samples, order, workers=config.workers or 0, device=str(self.device))
+        return order, PlainErrors(loader)
 
     def inputs(self, batch: tuple[Tensor, Any]) -> tuple[Any, Any]:
         """A batch on the device."""
@@ -91,11 +135,13 @@ class TransferJob:
 
     def validate(self, world: World, between: Callable[[], None], epoch: float) -> dict[str, float]:
         """The numbers of the validation images."""
-        return self.evaluations["val"](world, between).to_dict()
+        with self.autocast():
+            return self.predictor.measure(self.splits["val"], world, between).to_dict()
 
     def test(self, world: World) -> Measured:
         """The numbers of the test images."""
-        return self.evaluations["test"](world, nothing)
+        with self.autocast():
+            return self.predictor.measure(self.splits["test"], world, nothing)
 
 
 def moved(value: Any, device: torch.device) -> Any:
@@ -107,31 +153,9 @@ def moved(value: Any, device: torch.device) -> Any:
     return [moved(each, device) for each in value] if isinstance(value, list) else value
 
 
-def resolved(config: Config) -> tuple[Config, torch.device]:
+def resolved(config: TransferSettings) -> tuple[TransferSettings, torch.device]:
     """Every setting that was left open, filled in; and the device."""
     device = find_device(config.device)
-    workers = config.workers
-    if workers is None:
-        workers = 0 if device.type == "cpu" else min(8, os.cpu_count() or 1)
+    workers = default_workers(device) if config.workers is None else config.workers
     warmup = config.epochs / 20 if config.warmup_epochs is None else config.warmup_epochs
     return replace(config, device=device.type, workers=workers, warmup_epochs=warmup), device
-
-
-def terms_on(opened: Opened, config: TransferConfig, canvas: tuple[int, int]) -> list[Term]:
-    """The tasks of a run on grids of one size: that of the canvas."""
-    if config.tasks:
-        opened.backbone.img_size = canvas
-    return make_terms(config, opened.backbone)
-
-
-def hold_out(items: Sequence[Item], fraction: float, seed: int) -> tuple[list[Item], list[Item]]:
-    """Items to train on, and a random share of them to validate on."""
-    count = round(len(items) * fraction)
-    if fraction > 0 and not 0 < count < len(items):
-        raise VitletError(
-            f"{len(items)} training images leave nothing to hold out {fraction:g} of. Add validation images, or use"
-            " --val-fraction 0."
-        )
-    order = torch.randperm(len(items), generator=torch.Generator().manual_seed(mix_seed(seed))).tolist()
-    held = set(order[:count])
-    return [item for place, item in enumerate(items) if place not in held], [items[place] for place in sorted(held)]

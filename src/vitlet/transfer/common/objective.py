@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -16,16 +17,16 @@ from vitlet.tokens.views import PlainView
 GRIDS = Needs(every_grid=True)
 
 
-class DenseHead(Protocol):
-    """What stands on the backbone; an ``nn.Module``."""
+class DenseHead(nn.Module, ABC):
+    """What stands on the backbone."""
 
+    @abstractmethod
     def losses(self, features: Features, targets: Any) -> dict[str, Tensor]:
         """The losses of a batch by name."""
-        ...
 
+    @abstractmethod
     def predict(self, features: Features, sizes: Sequence[tuple[int, int]]) -> Any:
         """What is found in each image; ``sizes`` are theirs before they were padded to one size."""
-        ...
 
 
 class TransferObjective(Objective):
@@ -33,13 +34,13 @@ class TransferObjective(Objective):
 
     Args:
         backbone: a `Backbone` that gives every grid.
-        head: a module with the methods of `DenseHead`.
+        head: what stands on it.
         terms: the weighted tasks.
     """
 
     main_needs = GRIDS
 
-    def __init__(self, backbone: Backbone, head: nn.Module, terms: Sequence[Term] = ()) -> None:
+    def __init__(self, backbone: Backbone, head: DenseHead, terms: Sequence[Term] = ()) -> None:
         super().__init__(backbone, terms)
         self.head = head
 
@@ -51,18 +52,16 @@ class TransferObjective(Objective):
 
     def main(self, features: Features, labels: Any) -> dict[str, Tensor]:
         """The losses of the head."""
-        head: DenseHead = self.head  # type: ignore[assignment]
-        return head.losses(features, labels)
+        return self.head.losses(features, labels)
 
 
-class Network(nn.Module):
+class DenseModel(nn.Module):
     """The backbone and its head without anything that only training needs; this is what is exported."""
 
-    def __init__(self, backbone: Backbone, head: nn.Module) -> None:
+    def __init__(self, backbone: Backbone, head: DenseHead) -> None:
         super().__init__()
         self.backbone, self.head = backbone, head
 
     def forward(self, images: Tensor, sizes: Sequence[tuple[int, int]]) -> Any:
         """Predictions for a batch of padded images."""
-        head: DenseHead = self.head  # type: ignore[assignment]
-        return head.predict(self.backbone(PlainView()(images), GRIDS), sizes)
+        return self.head.predict(self.backbone(PlainView()(images), GRIDS), sizes)

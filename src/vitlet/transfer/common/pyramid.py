@@ -95,6 +95,12 @@ def _branch(channels: int, stride: int, wanted: int) -> nn.Module:
     return nn.Sequential(*layers)
 
 
+def scaled_size(height: int, width: int, short: float, long: float = math.inf) -> tuple[int, int]:
+    """Height and width with this shorter side, or with the longer one at its limit."""
+    factor = min(short / min(height, width), long / max(height, width))
+    return max(1, round(height * factor)), max(1, round(width * factor))
+
+
 def padded_size(height: int, width: int, divisor: int) -> tuple[int, int]:
     """The next sizes that the strides divide."""
     return -(-height // divisor) * divisor, -(-width // divisor) * divisor

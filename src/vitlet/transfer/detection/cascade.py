@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 from torchvision.models.detection.roi_heads import RoIHeads, fastrcnn_loss, maskrcnn_inference, maskrcnn_loss
 from torchvision.ops import MultiScaleRoIAlign, clip_boxes_to_image
+from torchvision.ops.poolers import initLevelMapper
 
 THRESHOLDS = (0.5, 0.6, 0.7)
 """Overlap with an object from which a box counts as that object, by stage."""
@@ -18,11 +20,24 @@ THRESHOLDS = (0.5, 0.6, 0.7)
 PRECISION = ((10.0, 10.0, 5.0, 5.0), (20.0, 20.0, 10.0, 10.0), (30.0, 30.0, 15.0, 15.0))
 """By what box offsets are multiplied before they are learned: later stages correct less."""
 
-WEIGHTS = (1.0, 0.5, 0.25)
+STAGE_WEIGHTS = (1.0, 0.5, 0.25)
 """Of the stages' losses."""
 
 Boxes = list[Tensor]
-Sizes = Sequence[tuple[int, int]]
+Maps = dict[str, Tensor]
+ImageSizes = Sequence[tuple[int, int]]
+
+
+def region_pool(strides: Sequence[int], cells: int) -> MultiScaleRoIAlign:
+    """torchvision's pooling of regions to ``cells x cells``, told the strides of the maps.
+
+    Left alone it infers them from the first image that it sees: wrongly where that image is much lower than the canvas
+    it is padded to, and for good. No checkpoint would hold them either.
+    """
+    pool = MultiScaleRoIAlign([str(index) for index in range(len(strides))], cells, sampling_ratio=2)
+    pool.scales = [1 / stride for stride in strides]
+    pool.map_levels = initLevelMapper(int(math.log2(strides[0])), int(math.log2(strides[-1])))
+    return pool
 
 
 class AgnosticPredictor(nn.Module):
@@ -38,11 +53,65 @@ class AgnosticPredictor(nn.Module):
         return scores, self.bbox_pred(features).repeat(1, scores.shape[1])
 
 
+class CascadeStage(RoIHeads):  # type: ignore[misc]  # torchvision has no types here
+    """torchvision's region heads with one box whatever the class, and a mask head or none."""
+
+    def __init__(
+        self, number: int, strides: Sequence[int], channels: int, width: int, classes: int, *, with_mask: bool
+    ) -> None:
+        super().__init__(
+            region_pool(strides, 7),
+            FastRCNNConvFCHead((channels, 7, 7), [channels] * 4, [width], norm_layer=nn.BatchNorm2d),
+            AgnosticPredictor(width, classes),
+            fg_iou_thresh=THRESHOLDS[number],
+            bg_iou_thresh=THRESHOLDS[number],
+            batch_size_per_image=512,
+            positive_fraction=0.25,
+            bbox_reg_weights=PRECISION[number],
+            score_thresh=0.05,
+            nms_thresh=0.5,
+            detections_per_img=100,
+            mask_roi_pool=region_pool(strides, 14) if with_mask else None,
+            mask_head=MaskRCNNHeads(channels, (channels,) * 4, 1) if with_mask else None,
+            mask_predictor=MaskRCNNPredictor(channels, channels, classes) if with_mask else None,
+        )
+
+    def classified(self, maps: Maps, proposals: Boxes, sizes: ImageSizes) -> tuple[Tensor, Tensor]:
+        """Scores and offsets for the boxes that it is given."""
+        scores, offsets = self.box_predictor(self.box_head(self.box_roi_pool(maps, proposals, sizes)))
+        return scores, offsets
+
+    @torch.no_grad()
+    def refined(self, offsets: Tensor, proposals: Boxes, sizes: ImageSizes) -> Boxes:
+        """The boxes moved by offsets, which are the same for every class, and cut at the image's border."""
+        decoded = self.box_coder.decode(offsets, proposals)[:, 0].split([len(each) for each in proposals])
+        return [clip_boxes_to_image(boxes, size) for boxes, size in zip(decoded, sizes, strict=True)]
+
+    def mask_logits(self, maps: Maps, boxes: Boxes, sizes: ImageSizes) -> Tensor:
+        """Of each box, for every class."""
+        logits: Tensor = self.mask_predictor(self.mask_head(self.mask_roi_pool(maps, boxes, sizes)))
+        return logits
+
+    def losses(self, maps: Maps, proposals: Boxes, sizes: ImageSizes, targets: Any) -> tuple[dict[str, Tensor], Boxes]:
+        """By name, and the boxes for the next stage."""
+        proposals, matched, labels, wanted = self.select_training_samples(proposals, targets)
+        scores, offsets = self.classified(maps, proposals, sizes)
+        for_class, for_box = fastrcnn_loss(scores, offsets, labels, wanted)
+        losses = {"class": for_class, "box": for_box}
+        if self.has_mask():  # of the boxes that are objects
+            objects = [torch.where(label > 0)[0] for label in labels]
+            boxes = [box[index] for box, index in zip(proposals, objects, strict=True)]
+            which = [match[index] for match, index in zip(matched, objects, strict=True)]
+            masks, classes = [each["masks"] for each in targets], [each["labels"] for each in targets]
+            losses["mask"] = maskrcnn_loss(self.mask_logits(maps, boxes, sizes), boxes, masks, classes, which)
+        return losses, self.refined(offsets, proposals, sizes)
+
+
 class CascadeHeads(nn.Module):
     """In place of torchvision's ``roi_heads``: three of them.
 
     Args:
-        names: of the maps that regions are pooled from.
+        strides: of the maps that regions are pooled from.
         channels: of these maps.
         width: units of the box heads.
         classes: with the background.
@@ -50,114 +119,47 @@ class CascadeHeads(nn.Module):
     """
 
     def __init__(
-        self, names: list[str], channels: int, width: int, classes: int, masks: Literal["last", "all"] | None
+        self, strides: Sequence[int], channels: int, width: int, classes: int, masks: Literal["last", "all"] | None
     ) -> None:
         super().__init__()
-        stages = []
-        for number, (threshold, precision) in enumerate(zip(THRESHOLDS, PRECISION, strict=True), start=1):
-            with_mask = masks == "all" or (masks == "last" and number == len(THRESHOLDS))
-            convolutions = [channels] * 4
-            stages.append(
-                RoIHeads(
-                    MultiScaleRoIAlign(names, output_size=7, sampling_ratio=2),
-                    FastRCNNConvFCHead((channels, 7, 7), convolutions, [width], norm_layer=nn.BatchNorm2d),
-                    AgnosticPredictor(width, classes),
-                    fg_iou_thresh=threshold,
-                    bg_iou_thresh=threshold,
-                    batch_size_per_image=512,
-                    positive_fraction=0.25,
-                    bbox_reg_weights=precision,
-                    score_thresh=0.05,
-                    nms_thresh=0.5,
-                    detections_per_img=100,
-                    mask_roi_pool=MultiScaleRoIAlign(names, output_size=14, sampling_ratio=2) if with_mask else None,
-                    mask_head=MaskRCNNHeads(channels, (channels,) * 4, 1) if with_mask else None,
-                    mask_predictor=MaskRCNNPredictor(channels, channels, classes) if with_mask else None,
-                )
-            )
-        self.stages = nn.ModuleList(stages)
+        last = len(THRESHOLDS) - 1
+        having = {"all": range(last + 1), "last": [last], None: []}[masks]
+        self.stages = nn.ModuleList(
+            CascadeStage(number, strides, channels, width, classes, with_mask=number in having)
+            for number in range(last + 1)
+        )
 
     def forward(
-        self, features: dict[str, Tensor], proposals: Boxes, sizes: Sizes, targets: Any = None
+        self, maps: Maps, proposals: Boxes, sizes: ImageSizes, targets: Any = None
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
         """As torchvision's: detections in evaluation, losses in training."""
-        if self.training:
-            return [], self._losses(features, proposals, sizes, targets)
-        return self._detections(features, proposals, sizes), {}
-
-    def _losses(self, features: dict[str, Tensor], proposals: Boxes, sizes: Sizes, targets: Any) -> dict[str, Tensor]:
+        if not self.training:
+            return self._detections(maps, proposals, sizes), {}
         losses: dict[str, Tensor] = {}
-        for number, (stage, weight) in enumerate(zip(self.stages, WEIGHTS, strict=True), start=1):
-            assert isinstance(stage, RoIHeads)
-            proposals, matched, labels, offsets = stage.select_training_samples(proposals, targets)
-            scores, boxes = _boxes(stage, features, proposals, sizes)
-            for_class, for_box = fastrcnn_loss(scores, boxes, labels, offsets)
-            losses[f"class_{number}"], losses[f"box_{number}"] = weight * for_class, weight * for_box
-            if stage.has_mask():
-                losses[f"mask_{number}"] = weight * _mask_loss(
-                    stage, features, proposals, sizes, targets, matched, labels
-                )
-            proposals = _refined(stage, boxes, proposals, sizes)
-        return losses
+        stages: Any = self.stages
+        for number, (stage, weight) in enumerate(zip(stages, STAGE_WEIGHTS, strict=True), start=1):
+            found, proposals = stage.losses(maps, proposals, sizes, targets)
+            losses |= {f"{name}_{number}": weight * loss for name, loss in found.items()}
+        return [], losses
 
-    def _detections(self, features: dict[str, Tensor], proposals: Boxes, sizes: Sizes) -> list[dict[str, Tensor]]:
+    def _detections(self, maps: Maps, proposals: Boxes, sizes: ImageSizes) -> list[dict[str, Tensor]]:
         """Scores are the mean of the stages', each on the boxes that it saw; boxes are the last stage's."""
-        total: Tensor | None = None
-        for stage in self.stages:
+        stages: Any = self.stages
+        total = torch.zeros(())
+        for stage in stages:
             seen = proposals
-            scores, boxes = _boxes(stage, features, seen, sizes)
-            share = scores.softmax(-1) / len(self.stages)
-            total = share if total is None else total + share
-            proposals = _refined(stage, boxes, seen, sizes)
-        assert total is not None
-        last: Any = self.stages[-1]
+            scores, offsets = stage.classified(maps, seen, sizes)
+            total = total.to(scores.device) + scores.softmax(-1) / len(stages)
+            proposals = stage.refined(offsets, seen, sizes)
         # torchvision applies a softmax to what it is given: that of logarithms of probabilities gives them back.
-        found, scored, labels = last.postprocess_detections(total.clamp(min=1e-12).log(), boxes, seen, sizes)
+        found, scored, labels = stages[-1].postprocess_detections(total.clamp(min=1e-12).log(), offsets, seen, sizes)
         result = [
             {"boxes": box, "labels": label, "scores": score}
             for box, label, score in zip(found, labels, scored, strict=True)
         ]
-        with_masks: list[Any] = [stage for stage in self.stages if stage.has_mask()]  # type: ignore[operator]
+        with_masks = [stage for stage in stages if stage.has_mask()]
         if with_masks:
-            every = [maskrcnn_inference(_mask_logits(stage, features, found, sizes), labels) for stage in with_masks]
+            every = [maskrcnn_inference(stage.mask_logits(maps, found, sizes), labels) for stage in with_masks]
             for index, each in enumerate(result):
                 each["masks"] = torch.stack([masks[index] for masks in every]).mean(0)
         return result
-
-
-def _boxes(stage: Any, features: dict[str, Tensor], proposals: Boxes, sizes: Sizes) -> tuple[Tensor, Tensor]:
-    """Scores and offsets of a stage for the boxes it is given."""
-    pooled = stage.box_roi_pool(features, proposals, sizes)
-    scores, offsets = stage.box_predictor(stage.box_head(pooled))
-    return scores, offsets
-
-
-@torch.no_grad()
-def _refined(stage: Any, offsets: Tensor, proposals: Boxes, sizes: Sizes) -> Boxes:
-    """The boxes moved by a stage's offsets, which are the same for every class, and cut at the image's border."""
-    counts = [len(each) for each in proposals]
-    decoded = stage.box_coder.decode(offsets, proposals)[:, 0].split(counts)
-    return [clip_boxes_to_image(boxes, size) for boxes, size in zip(decoded, sizes, strict=True)]
-
-
-def _mask_logits(stage: Any, features: dict[str, Tensor], boxes: Boxes, sizes: Sizes) -> Tensor:
-    logits: Tensor = stage.mask_predictor(stage.mask_head(stage.mask_roi_pool(features, boxes, sizes)))
-    return logits
-
-
-def _mask_loss(
-    stage: Any,
-    features: dict[str, Tensor],
-    proposals: Boxes,
-    sizes: Sizes,
-    targets: Any,
-    matched: list[Tensor],
-    labels: list[Tensor],
-) -> Tensor:
-    """Of the boxes that are objects."""
-    objects = [torch.where(label > 0)[0] for label in labels]
-    boxes = [box[index] for box, index in zip(proposals, objects, strict=True)]
-    which = [match[index] for match, index in zip(matched, objects, strict=True)]
-    masks, classes = [each["masks"] for each in targets], [each["labels"] for each in targets]
-    loss: Tensor = maskrcnn_loss(_mask_logits(stage, features, boxes, sizes), boxes, masks, classes, which)
-    return loss

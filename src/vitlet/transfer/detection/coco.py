@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,10 +19,10 @@ from vitlet.transfer.common.files import upright_size
 from vitlet.transfer.detection.masks import as_rle
 from vitlet.values import is_number
 
-MOST = 1e9
+LARGEST_NUMBER = 1e9
 """Pixels: beyond it a box or an area cannot be meant."""
 
-NAMES = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
+SPLIT_FOLDERS = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
 
 
 @dataclass(frozen=True)
@@ -54,22 +54,34 @@ class CocoImage:
 
 @dataclass(frozen=True)
 class CocoSplit:
-    """Images of one file, the categories of that file as (id, name), and what was counted."""
+    """Images of one file, and the categories of that file as (id, name)."""
 
     file: Path
     images: tuple[CocoImage, ...]
     categories: tuple[tuple[int, str], ...]
-    counts: Counter[str] = field(default_factory=Counter)
 
-    @property
+    @cached_property
     def masks(self) -> bool:
         """Whether every object that training sees has a mask."""
         things = [thing for image in self.images for thing in image.trained]
         return bool(things) and all(thing.segmentation for thing in things)
 
-    def part(self, images: Sequence[CocoImage]) -> CocoSplit:
-        """Some of the images."""
-        return CocoSplit(self.file, tuple(images), self.categories, count(images))
+    def parted(self, kept: Iterable[CocoImage], held: Iterable[CocoImage]) -> tuple[CocoSplit, CocoSplit]:
+        """The split in two: images to train on, and images held out."""
+        one, other = (CocoSplit(self.file, tuple(images), self.categories) for images in (kept, held))
+        return one, other
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """What deserves a word."""
+        every = [(thing, image) for image in self.images for thing in image.things]
+        without_area = [thing for thing, image in every if not thing.crowd and not _has_area(thing, image)]
+        return {
+            "images without objects": sum(not image.trained for image in self.images),
+            "crowd regions, which only evaluation sees": sum(thing.crowd for thing, _ in every),
+            "objects without area left out of training": len(without_area),
+            "objects without a mask": sum(t.segmentation is None for image in self.images for t in image.trained),
+        }
 
     def note(self) -> str:
         """What there is, in words."""
@@ -96,7 +108,7 @@ def _annotation_files(data: Path) -> dict[str, tuple[Path, list[Path]]]:
     found: dict[str, tuple[Path, list[Path]]] = {}
     for file in sorted((data / "annotations").glob("instances_*.json")):
         folder = file.stem.removeprefix("instances_")
-        split = next((name for name in NAMES if folder.startswith(NAMES[name])), None)
+        split = next((name for name in SPLIT_FOLDERS if folder.startswith(SPLIT_FOLDERS[name])), None)
         if split is None:
             continue
         if split in found:
@@ -104,7 +116,7 @@ def _annotation_files(data: Path) -> dict[str, tuple[Path, list[Path]]]:
                 f"{data / 'annotations'} holds two files for {split}: {found[split][0].name} and {file.name}. Keep one."
             )
         found[split] = (file, [data / folder, data / "images" / folder, data / "images", data])
-    for split, names in NAMES.items():  # a file in each split's folder, beside its images
+    for split, names in SPLIT_FOLDERS.items():  # a file in each split's folder, beside its images
         for name in names:
             for file in sorted((data / name).glob("*annotations*.json")):
                 found.setdefault(split, (file, [data / name, data / name / "images"]))
@@ -127,32 +139,28 @@ def read_split(file: Path, folders: Sequence[Path]) -> CocoSplit:
     listed = _listed_images(content["images"], file)
     paths = _image_files(listed, folders, file)  # first: masks are made of the sizes that entries say
     things: dict[int, list[Thing]] = {number: [] for number in listed}
-    strangers: list[Any] = []
-    beyond: list[Any] = []
+    strangers: dict[str, list[Any]] = {"name images": [], "have categories": []}
     for entry in content["annotations"]:
         where = f"{file}: annotation {entry.get('id') if isinstance(entry, dict) else entry!r}"
         if not isinstance(entry, dict):
             raise VitletError(f"{where} needs to be an object.")
         if not _is_among(entry.get("image_id"), listed):
-            strangers.append(entry.get("image_id"))
+            strangers["name images"].append(entry.get("image_id"))
         elif not _is_among(entry.get("category_id"), labels):
-            beyond.append(entry.get("category_id"))
+            strangers["have categories"].append(entry.get("category_id"))
         else:
             image = listed[entry["image_id"]]
             things[entry["image_id"]].append(_thing(entry, labels[entry["category_id"]], image, where))
-    if strangers:
-        raise VitletError(
-            f"{file}: {len(strangers)} annotations name images that it does not list, the first: {strangers[0]!r:.80}."
-        )
-    if beyond:
-        raise VitletError(
-            f"{file}: {len(beyond)} annotations have categories that it does not list, the first: {beyond[0]!r:.80}."
-        )
+    for what, found in strangers.items():
+        if found:
+            raise VitletError(
+                f"{file}: {len(found)} annotations {what} that it does not list, the first: {found[0]!r:.80}."
+            )
     images = tuple(
         CocoImage(number, paths[number], entry["height"], entry["width"], tuple(things[number]))
         for number, entry in sorted(listed.items())
     )
-    return CocoSplit(file, images, categories, count(images))
+    return CocoSplit(file, images, categories)
 
 
 def _read_json(file: Path) -> dict[str, list[Any]]:
@@ -205,14 +213,14 @@ def _listed_images(entries: Sequence[Any], file: Path) -> dict[int, Mapping[str,
 
 def _thing(entry: Mapping[str, Any], label: int, image: Mapping[str, Any], where: str) -> Thing:
     box = entry.get("bbox")
-    if not isinstance(box, list) or len(box) != 4 or not all(is_number(side, MOST) for side in box):
+    if not isinstance(box, list) or len(box) != 4 or not all(is_number(side, LARGEST_NUMBER) for side in box):
         raise VitletError(f"{where} has the box {str(box)[:80]}; it needs to be [left, top, width, height].")
     left, top, width, height = (float(side) for side in box)
     segmentation = entry.get("segmentation") or None
     if segmentation is not None:
         segmentation = as_rle(segmentation, image["height"], image["width"], where)
     area, crowd = entry.get("area"), entry.get("iscrowd")
-    if area is not None and not is_number(area, MOST):
+    if area is not None and not is_number(area, LARGEST_NUMBER):
         raise VitletError(f"{where} has the area {str(area)[:80]}; it needs to be a number of pixels, or left out.")
     if crowd not in (None, 0, 1):
         raise VitletError(f"{where} has iscrowd {str(crowd)[:80]!r}; it needs to be 0 or 1.")
@@ -246,19 +254,3 @@ def _has_area(thing: Thing, image: CocoImage) -> bool:
     left, top, width, height = thing.box
     inside = min(left + width, image.width) - max(left, 0), min(top + height, image.height) - max(top, 0)
     return min(inside) > 0 and (thing.segmentation is None or not thing.segmentation.get("empty", False))
-
-
-def count(images: Sequence[CocoImage]) -> Counter[str]:
-    """What deserves a word."""
-    every = [(thing, image) for image in images for thing in image.things]
-    alone = [thing for thing, image in every if not thing.crowd and _has_area(thing, image)]
-    return Counter(
-        {
-            "images without objects": sum(not image.trained for image in images),
-            "crowd regions, which only evaluation sees": sum(thing.crowd for thing, _ in every),
-            "objects without area left out of training": sum(
-                not thing.crowd and not _has_area(thing, image) for thing, image in every
-            ),
-            "objects without a mask": sum(thing.segmentation is None for thing in alone),
-        }
-    )

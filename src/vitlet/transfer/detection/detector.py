@@ -13,12 +13,13 @@ from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
-from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
+from torchvision.ops import FeaturePyramidNetwork
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
 from vitlet.tokens.features import Features
+from vitlet.transfer.common.objective import DenseHead
 from vitlet.transfer.common.pyramid import Levels
-from vitlet.transfer.detection.cascade import CascadeHeads
+from vitlet.transfer.detection.cascade import CascadeHeads, region_pool
 
 ANCHOR = 8
 """Side of an anchor in cells of its map: 32 pixels at stride 4, as usual."""
@@ -42,7 +43,7 @@ class Neck(nn.Module):
         return found
 
 
-class DetectionHead(nn.Module):
+class DetectionHead(DenseHead):
     """Everything of a detector but its backbone.
 
     Args:
@@ -66,20 +67,19 @@ class DetectionHead(nn.Module):
     ) -> None:
         super().__init__()
         strides = [level.stride for level in levels.levels]
-        names = [str(index) for index in range(len(strides))]
         sizes = tuple((ANCHOR * stride,) for stride in (*strides, 2 * strides[-1]))
         rcnn: Any = MaskRCNN(
             Neck(levels, channels),
             rpn_anchor_generator=AnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * len(sizes)),
-            box_roi_pool=MultiScaleRoIAlign(names, output_size=7, sampling_ratio=2),
+            box_roi_pool=region_pool(strides, 7),
             box_head=TwoMLPHead(channels * 7 * 7, width),
             box_predictor=FastRCNNPredictor(width, classes + 1),
-            mask_roi_pool=MultiScaleRoIAlign(names, output_size=14, sampling_ratio=2),
+            mask_roi_pool=region_pool(strides, 14),
             mask_head=MaskRCNNHeads(channels, (channels,) * 4, 1),
             mask_predictor=MaskRCNNPredictor(channels, channels, classes + 1),
         )
         if kind == "cascade":
-            rcnn.roi_heads = CascadeHeads(names, channels, width, classes + 1, masks)
+            rcnn.roi_heads = CascadeHeads(strides, channels, width, classes + 1, masks)
         elif masks is None:
             rcnn.roi_heads.mask_roi_pool = rcnn.roi_heads.mask_head = rcnn.roi_heads.mask_predictor = None
         self.neck, self.rpn, self.roi_heads, self.transform = rcnn.backbone, rcnn.rpn, rcnn.roi_heads, rcnn.transform

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitlet.errors import VitletError
-from vitlet.transfer.common.extras import require
+from vitlet.errors import VitletError, require_extra
 
 SIGNS = range(48, 112)
 """Characters of compressed run lengths."""
@@ -18,10 +17,7 @@ SIGNS = range(48, 112)
 
 def library() -> Any:
     """The mask functions of faster-coco-eval."""
-    require("faster_coco_eval", "detection")
-    from faster_coco_eval.core import mask
-
-    return mask
+    return require_extra("faster_coco_eval.core.mask", "detection", "reading masks")
 
 
 def as_rle(segmentation: Any, height: int, width: int, where: str) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitlet.transfer.common.extras import require
-from vitlet.transfer.detection.coco import CocoImage
+from vitlet.errors import require_extra
+from vitlet.transfer.detection.coco import CocoImage, CocoSplit
 from vitlet.transfer.detection.masks import encode
 
-NAMES = ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large")
+COCO_NUMBERS = ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large")
 """The first of COCO's twelve numbers."""
 
 
@@ -23,7 +23,7 @@ class DetectionScores:
 
     Attributes:
         count: images.
-        box: of boxes, by `NAMES`.
+        box: of boxes, by `COCO_NUMBERS`.
         mask: of masks, empty for a detector without.
         per_class: box AP of each class, None where there is no object of it.
     """
@@ -44,7 +44,7 @@ class DetectionScores:
     def from_dict(cls, numbers: Mapping[str, float]) -> DetectionScores:
         """From the numbers of `to_dict`."""
         box, mask = (
-            {name: numbers[f"{kind}_{name}"] for name in NAMES if f"{kind}_{name}" in numbers}
+            {name: numbers[f"{kind}_{name}"] for name in COCO_NUMBERS if f"{kind}_{name}" in numbers}
             for kind in ("box", "mask")
         )
         if "AP" not in box:
@@ -73,19 +73,18 @@ def detections(image: CocoImage, found: Mapping[str, Tensor], categories: Sequen
     ]
 
 
-def ground_truth(images: Sequence[CocoImage], categories: Sequence[tuple[int, str]]) -> dict[str, Any]:
-    """The annotations of these images as the content of a COCO file; crowds and objects without area included."""
+def ground_truth(split: CocoSplit) -> dict[str, Any]:
+    """The annotations of a split as the content of a COCO file; crowds and objects without area included."""
     annotations: list[dict[str, Any]] = []
-    for image in images:
+    for image in split.images:
         for thing in image.things:
-            left, top, width, height = thing.box
             mask = thing.segmentation or _filled(image, thing.box)
             annotations.append(
                 {
                     "id": len(annotations) + 1,
                     "image_id": image.id,
-                    "category_id": categories[thing.label][0],
-                    "bbox": [left, top, width, height],
+                    "category_id": split.categories[thing.label][0],
+                    "bbox": list(thing.box),
                     "area": thing.area,
                     "iscrowd": int(thing.crowd),
                     "segmentation": {"size": list(mask["size"]), "counts": mask["counts"]},
@@ -93,9 +92,9 @@ def ground_truth(images: Sequence[CocoImage], categories: Sequence[tuple[int, st
             )
     return {
         "info": {},
-        "images": [{"id": image.id, "height": image.height, "width": image.width} for image in images],
+        "images": [{"id": image.id, "height": image.height, "width": image.width} for image in split.images],
         "annotations": annotations,
-        "categories": [{"id": number, "name": name} for number, name in categories],
+        "categories": [{"id": number, "name": name} for number, name in split.categories],
     }
 
 
@@ -107,37 +106,30 @@ def _filled(image: CocoImage, box: tuple[float, float, float, float]) -> dict[st
     return encode(mask)
 
 
-def average_precision(
-    images: Sequence[CocoImage],
-    categories: Sequence[tuple[int, str]],
-    results: Sequence[Mapping[str, Any]],
-    *,
-    masks: bool,
-) -> DetectionScores:
+def average_precision(split: CocoSplit, results: Sequence[Mapping[str, Any]], *, masks: bool) -> DetectionScores:
     """COCO's numbers of these results."""
-    require("faster_coco_eval", "detection")
-    from faster_coco_eval import COCO, COCOeval_faster
+    library = require_extra("faster_coco_eval", "detection", "average precision")
+    if not results:
+        present = {thing.label for image in split.images for thing in image.things if not thing.crowd}
+        none = dict.fromkeys(COCO_NUMBERS[:3], 0.0 if present else -1.0)
+        by_class = tuple(0.0 if label in present else None for label in range(len(split.categories)))
+        return DetectionScores(len(split.images), none, none if masks else {}, by_class)
+    truth = library.COCO(ground_truth(split))
+    found = truth.loadRes([dict(each) for each in results])
+    boxes, of_boxes = _evaluated(library.COCOeval_faster(truth, found, "bbox"))
+    of_masks = _evaluated(library.COCOeval_faster(truth, found, "segm"))[1] if masks else {}
+    return DetectionScores(len(split.images), of_boxes, of_masks, _per_class(boxes.eval["precision"]))
 
-    truth = COCO(ground_truth(images, categories))
-    kinds: dict[str, dict[str, float]] = {"bbox": {}, "segm": {}}
-    per_class: tuple[float | None, ...] = ()
-    for kind, numbers in kinds.items():
-        if kind == "segm" and not masks:
-            continue
-        if not results:
-            present = {thing.label for image in images for thing in image.things if not thing.crowd}
-            numbers |= dict.fromkeys(NAMES[:3], 0.0 if present else -1.0)
-            per_class = tuple(0.0 if label in present else None for label in range(len(categories)))
-            continue
-        evaluation = COCOeval_faster(truth, truth.loadRes([dict(each) for each in results]), kind)
-        evaluation.evaluate()
-        evaluation.accumulate()
-        evaluation.summarize()
-        stats = [float(value) for value in evaluation.stats[: len(NAMES)]]
-        numbers |= {name: 100 * value if value >= 0 else -1.0 for name, value in zip(NAMES, stats, strict=True)}
-        if kind == "bbox":
-            per_class = _per_class(evaluation.eval["precision"])
-    return DetectionScores(len(images), kinds["bbox"], kinds["segm"], per_class)
+
+def _evaluated(evaluation: Any) -> tuple[Any, dict[str, float]]:
+    """An evaluation, done, and its numbers."""
+    evaluation.evaluate()
+    evaluation.accumulate()
+    evaluation.summarize()
+    stats = [float(value) for value in evaluation.stats[: len(COCO_NUMBERS)]]
+    return evaluation, {
+        name: 100 * value if value >= 0 else -1.0 for name, value in zip(COCO_NUMBERS, stats, strict=True)
+    }
 
 
 def _per_class(precision: Any) -> tuple[float | None, ...]:

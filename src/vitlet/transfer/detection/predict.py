@@ -1,8 +1,8 @@
-"""A trained detector, used: measured on any data, and objects of images."""
+"""A detector: how images come to it, what it finds in them, and how that is measured and drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,67 +11,89 @@ from torch import Tensor
 
 from vitlet.data.decode import read_image
 from vitlet.errors import VitletError
-from vitlet.training.build import find_device
-from vitlet.transfer.common.exported import read_exported
-from vitlet.transfer.common.objective import Network
+from vitlet.training.distributed import World
+from vitlet.training.evaluate import nothing
+from vitlet.transfer.common.loading import shared_out
 from vitlet.transfer.common.pictures import as_pixels, beside, colour, free_name, make_folder, with_boxes, with_mask
-from vitlet.transfer.common.pyramid import Levels
+from vitlet.transfer.common.predictor import DensePredictor
 from vitlet.transfer.detection.coco import CocoSplit, open_coco
-from vitlet.transfer.detection.job import detect, evaluate_detector, make_head, make_resizing, with_validation
+from vitlet.transfer.detection.detector import DetectionHead
 from vitlet.transfer.detection.masks import encode
-from vitlet.transfer.detection.metrics import DetectionScores
-from vitlet.transfer.detection.samples import Resizing
+from vitlet.transfer.detection.metrics import DetectionScores, average_precision, detections
+from vitlet.transfer.detection.samples import DetectionSamples, Resizing, make_sides
 from vitlet.transfer.detection.settings import DetectConfig
 
 
-class Detector:
-    """The best weights of a run with everything it takes to use them."""
+class Detector(DensePredictor):
+    """Finds objects, their boxes and maybe masks."""
 
-    def __init__(
-        self,
-        network: Network,
-        resizing: Resizing,
-        categories: Sequence[tuple[int, str]],
-        config: DetectConfig,
-        *,
-        masks: bool,
-    ) -> None:
-        self.network, self.resizing, self.categories = network.eval(), resizing, [tuple(each) for each in categories]
-        self.config, self.masks = config, masks
+    SETTINGS, SCORES, BY_CLASS = DetectConfig, DetectionScores, "box_AP_per_class"
+
+    config: DetectConfig
+
+    def __init__(self, config: DetectConfig, *given: Any) -> None:
+        super().__init__(config, *given)
+        sides = make_sides(config.min_side, config.max_side)
+        canvas = self.about["canvas"] and tuple(self.about["canvas"])
+        self.resizing = Resizing(sides, config.long_side, self.levels.divisor, canvas, self.normalize)
+
+    @property
+    def categories(self) -> list[tuple[int, str]]:
+        """Their numbers in COCO's files, and their names."""
+        return [(number, str(name)) for number, name in self.about["categories"]]
 
     @property
     def classes(self) -> list[str]:
-        """Their names."""
-        return [str(name) for _, name in self.categories]
+        """Names of the categories."""
+        return [name for _, name in self.categories]
 
-    @staticmethod
-    def load(run: Path, *, device: str = "auto") -> Detector:
-        """Read a run folder."""
-        exported = read_exported(run, DetectConfig)
-        config, described = exported.config, exported.described
-        levels = Levels(exported.opened)
-        head = make_head(config, levels, len(described["categories"]), masks=described["masks"])
-        network = Network(exported.opened.backbone, head)
-        exported.fill(network)
-        canvas = tuple(described["canvas"]) if described["canvas"] else None
-        resizing = make_resizing(config, described["divisor"], canvas, described["mean"], described["std"])
-        network.to(find_device(device))
-        return Detector(network, resizing, described["categories"], config, masks=described["masks"])
+    def make_head(self) -> DetectionHead:
+        """As the settings say, without mask heads where there are no masks to learn from."""
+        return DetectionHead(
+            self.levels,
+            len(self.classes),
+            kind=self.config.head,
+            masks=self.config.cascade_masks if self.about["masks"] else None,
+            channels=self.config.head_width,
+            width=self.config.box_width,
+        )
 
-    def evaluate(self, data: str | None = None, *, split: str | None = None) -> tuple[DetectionScores, str]:
-        """COCO's numbers on a split of the run's own data, or of other data with the same categories."""
-        place = data or self.config.data
-        splits = open_coco(Path(place))
-        if data is None and "train" in splits:
-            splits = with_validation(splits, self.config)
-        name = split or next(each for each in ("test", "val", "train") if each in splits)
-        if name not in splits:
-            raise VitletError(f"{place} has no {name} images; there are {', '.join(splits)}.")
-        chosen: CocoSplit = splits[name]
-        if list(chosen.categories) != self.categories:
-            raise VitletError(f"{chosen.file} lists other categories than the run was trained with.")
-        scores = evaluate_detector(self.network, self.resizing, chosen.images, chosen.categories, masks=self.masks)
-        return scores, f"{place} ({name})"
+    def samples(self, split: CocoSplit) -> DetectionSamples:
+        """Images in the sizes of multi-scale training, with their objects."""
+        masks, hflip = self.about["masks"], self.config.hflip or 0.0
+        return DetectionSamples(split.images, self.config.seed, self.resizing, masks=masks, hflip=hflip)
+
+    def open_data(self, data: str) -> dict[str, CocoSplit]:
+        """COCO's layout, with the categories of the run."""
+        splits = open_coco(Path(data))
+        first = next(iter(splits.values()))
+        if list(first.categories) != self.categories:
+            raise VitletError(f"{first.file} lists other categories than the run was trained with.")
+        return splits
+
+    def detect(self, path: Path) -> Mapping[str, Tensor]:
+        """What is found in one file, in its own pixels."""
+        pixels = read_image(path, 3)
+        image = self.resizing.image(pixels, self.resizing.sides[-1])
+        size, original = (image.shape[1], image.shape[2]), (pixels.shape[1], pixels.shape[2])
+        batch = self.resizing.batch([image]).to(next(self.model.parameters()).device)
+        head: Any = self.model.head
+        found: Mapping[str, Tensor] = head.at_size(self.model(batch, [size])[0], size, original)
+        return found
+
+    @torch.inference_mode()
+    def measure(
+        self, split: CocoSplit, world: World = World(), between: Callable[[], None] = nothing
+    ) -> DetectionScores:
+        """COCO's numbers."""
+        images, numbers = split.images, [number for number, _ in self.categories]
+        mine = [
+            (index, detections(images[index], self.detect(images[index].path), numbers))
+            for index in shared_out(len(images), world, between)
+        ]
+        everyone = sorted((pair for process in world.gather(mine) for pair in process), key=lambda pair: pair[0])
+        results = [each for _, found in everyone for each in found]
+        return average_precision(split, results, masks=self.about["masks"])
 
     @torch.inference_mode()
     def predict(self, paths: Sequence[Path], folder: Path, *, score: float = 0.5) -> list[dict[str, Any]]:
@@ -80,7 +102,7 @@ class Detector:
         taken = beside(paths)
         make_folder(folder)
         for path in paths:
-            found = detect(self.network, self.resizing, path)
+            found = self.detect(path)
             sure = found["scores"] >= score
             found = {key: value[sure].cpu() for key, value in found.items()}
             picture = free_name(folder, path, taken)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,17 +12,11 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as V
 
 from vitlet.data.decode import read_image
-from vitlet.data.preprocess import Preprocess
-from vitlet.transfer.common.pyramid import pad_to, padded_size
+from vitlet.transfer.common.loading import TrainingSamples
+from vitlet.transfer.common.pyramid import pad_to, padded_size, scaled_size
 from vitlet.transfer.detection.coco import CocoImage
 from vitlet.transfer.detection.masks import decode
 from vitlet.transfer.detection.settings import STEP
-
-
-def fitted_size(height: int, width: int, short: int, long: int) -> tuple[int, int]:
-    """Height and width with this shorter side, or with the longer one at its limit."""
-    factor = min(short / min(height, width), long / max(height, width))
-    return max(1, round(height * factor)), max(1, round(width * factor))
 
 
 @dataclass(frozen=True)
@@ -35,19 +28,19 @@ class Resizing:
         long: longer side at most.
         divisor: sides of a batch are multiples of it.
         canvas: the one size of all batches, where there is one.
-        normalize: from pixels to what the network expects.
+        normalize: from pixels to what the backbone expects.
     """
 
     sides: tuple[int, ...]
     long: int
     divisor: int
     canvas: tuple[int, int] | None
-    normalize: Preprocess
+    normalize: Callable[[Tensor], Tensor]
 
     def image(self, pixels: Tensor, short: int) -> Tensor:
         """uint8 ``(3, height, width)`` resized and normalised."""
-        size = list(fitted_size(pixels.shape[1], pixels.shape[2], short, self.long))
-        return self.normalize.normalize(V.resize(pixels, size, antialias=True))
+        size = list(scaled_size(pixels.shape[1], pixels.shape[2], short, self.long))
+        return self.normalize(V.resize(pixels, size, antialias=True))
 
     def batch(self, images: Sequence[Tensor]) -> Tensor:
         """Images padded to one size."""
@@ -55,26 +48,26 @@ class Resizing:
         size = self.canvas or padded_size(height, width, self.divisor)
         return torch.stack([pad_to(image, size) for image in images])
 
-    def collate(self, images: list[Tensor], targets: list[Any]) -> tuple[Tensor, list[Any]]:
-        """A training batch."""
-        return self.batch(images), targets
-
 
 def make_sides(smallest: int, largest: int) -> tuple[int, ...]:
     """The shorter sides of multi-scale training: every 32 pixels, and always the largest."""
     return (*range(smallest, largest, STEP), largest)
 
 
-class DetectionSamples:
-    """Training images by index."""
+class DetectionSamples(TrainingSamples):
+    """Images with boxes, and with masks or not."""
 
     KEYS = 2
 
-    def __init__(self, images: Sequence[CocoImage], resizing: Resizing, *, masks: bool, hflip: float) -> None:
-        self.images, self.resizing, self.masks, self.hflip = images, resizing, masks, hflip
+    def __init__(
+        self, images: Sequence[CocoImage], seed: int, resizing: Resizing, *, masks: bool, hflip: float
+    ) -> None:
+        super().__init__(images, seed)
+        self.resizing, self.masks, self.hflip = resizing, masks, hflip
 
-    def __len__(self) -> int:
-        return len(self.images)
+    def collate(self, images: list[Tensor], targets: list[Any]) -> tuple[Tensor, list[Any]]:
+        """Images padded to one size; targets as they are."""
+        return self.resizing.batch(images), targets
 
     def augmented(self, index: int, keys: Sequence[float]) -> tuple[Tensor, dict[str, Any]]:
         """A resized and maybe flipped image with ``boxes``, ``labels``, ``masks`` and ``size``."""
@@ -104,11 +97,3 @@ def corners(boxes: Sequence[tuple[float, float, float, float]], size: tuple[int,
     found = torch.cat([found[:, :2], found[:, :2] + found[:, 2:]], dim=1)
     limits = torch.tensor([size[1], size[0]], dtype=torch.float32).repeat(2)
     return found.clamp(min=0).minimum(limits)
-
-
-def evaluation_image(path: Path, resizing: Resizing) -> tuple[Tensor, tuple[int, int], tuple[int, int]]:
-    """A batch of one image, its size in it, and the file's own size."""
-    pixels = read_image(path, 3)
-    image = resizing.image(pixels, resizing.sides[-1])
-    size, original = (image.shape[1], image.shape[2]), (pixels.shape[1], pixels.shape[2])
-    return resizing.batch([image]), size, original

@@ -7,8 +7,8 @@ become `IGNORED`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,15 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vitlet.data.trees import SUFFIXES
 from vitlet.errors import VitletError, first_line
 from vitlet.transfer.common.files import upright_size
 
 IGNORED = 255
 """Of pixels that do not count, whatever their value in the file."""
 
-SPLITS = {"train": ("train", "training"), "val": ("val", "valid", "validation"), "test": ("test", "testing")}
+MASK_FOLDERS = {"train": ("train", "training"), "val": ("val", "valid", "validation"), "test": ("test", "testing")}
 IMAGES, MASKS = ("images", "image", "imgs"), ("masks", "mask", "labels", "annotations")
-SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"}
 
 Values = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -40,10 +40,29 @@ class MaskedImage:
 
 @dataclass(frozen=True)
 class MaskedSplit:
-    """Pairs of images and masks, and what was counted."""
+    """Images with masks, and what was counted in them.
 
-    pairs: tuple[MaskedImage, ...]
+    Attributes:
+        classes: their names.
+        shift: how much lower a class is counted than in the files: 1 in ADE20K, whose 0 does not count.
+        ignore: value in the files that does not count.
+    """
+
+    images: tuple[MaskedImage, ...]
+    classes: tuple[str, ...]
+    shift: int
+    ignore: int
     counts: Counter[str] = field(default_factory=Counter)
+
+    def read(self, index: int) -> Tensor:
+        """A mask as classes from 0: uint8 ``(height, width)``, `IGNORED` where no class counts."""
+        values = read_mask(self.images[index].mask)[0]
+        counted = (values != self.ignore) & (values >= self.shift)
+        return torch.from_numpy(np.where(counted, values - self.shift, IGNORED).astype(np.uint8))
+
+    def parted(self, kept: Iterable[MaskedImage], held: Iterable[MaskedImage]) -> tuple[MaskedSplit, MaskedSplit]:
+        """The split in two: images to train on, with what was counted, and images held out."""
+        return replace(self, images=tuple(kept)), replace(self, images=tuple(held), counts=Counter())
 
     def note(self) -> str:
         """What there is, in words."""
@@ -53,30 +72,10 @@ class MaskedSplit:
             parts.append(f"{100 * counts['ignored pixels'] / counts['pixels']:.1f} % of the pixels ignored")
         if counts["images without a class"]:
             parts.append(f"{counts['images without a class']} images ignored whole")
-        return f"{len(self.pairs)} images" + (f" ({', '.join(parts)})" if parts else "")
+        return f"{len(self.images)} images" + (f" ({', '.join(parts)})" if parts else "")
 
 
-@dataclass(frozen=True)
-class MaskedData:
-    """The splits of a folder.
-
-    Attributes:
-        classes: their names.
-        shift: how much lower a class is counted than in the files: 1 in ADE20K, whose 0 does not count.
-        ignore: value in the files that does not count.
-    """
-
-    splits: dict[str, MaskedSplit]
-    classes: tuple[str, ...]
-    shift: int
-    ignore: int
-
-    def read(self, pair: MaskedImage) -> Tensor:
-        """A mask as classes from 0: uint8 ``(height, width)``, `IGNORED` where no class counts."""
-        return torch.from_numpy(as_classes(read_mask(pair.mask)[0], self.shift, self.ignore).astype(np.uint8))
-
-
-def open_masks(data: Path, ignore: int, *, names: Sequence[str] = (), ade: bool = True) -> MaskedData:
+def open_masks(data: Path, ignore: int, *, names: Sequence[str] = (), ade: bool = True) -> dict[str, MaskedSplit]:
     """Find the splits, and check every mask.
 
     Args:
@@ -87,43 +86,40 @@ def open_masks(data: Path, ignore: int, *, names: Sequence[str] = (), ade: bool 
     """
     if not data.is_dir():
         raise VitletError(f"no such folder: {data}. `vitlet segment` needs a folder of images and masks.")
-    found = {split: pairs for split in SPLITS if (pairs := _pairs(data, SPLITS[split]))}
+    found = {
+        split: pairs
+        for split, names_of_split in MASK_FOLDERS.items()
+        if (pairs := _pairs(data, [each for name in names_of_split for each in (f"{name}/{{}}", f"{{}}/{name}")]))
+    }
     if not found:
-        folders = _folder(data, IMAGES), _folder(data, MASKS)
-        if folders[0] is None or folders[1] is None:
-            raise VitletError(
-                f"{data} holds no images and masks: needed are train/images and train/masks (and val/...), images and"
-                " masks, or ADE20K's images/training and annotations/training."
-            )
-        found = {"train": _matched(folders[0], folders[1])}
+        found = {"train": _pairs(data, ["{}"])}
+    if not any(found.values()):
+        raise VitletError(
+            f"{data} holds no images and masks: needed are train/images and train/masks (and val/...), images and"
+            " masks, or ADE20K's images/training and annotations/training."
+        )
     ade = _lies_as_ade(data, "training") or (ade and "train" not in found and _lies_as_ade(data, "validation"))
     shift = int(ade)
     names = _names(data, ade, ignore, names)
-    splits, largest = {}, -1
-    for split, pairs in found.items():
-        counts, values = _scanned(pairs, shift, ignore, len(names) or None)
-        largest = max(largest, values)
-        splits[split] = MaskedSplit(tuple(pairs), counts)
+    scanned = {split: _scanned(pairs, shift, ignore, len(names) or None) for split, pairs in found.items()}
+    largest = max(highest for _, highest in scanned.values())
     if largest < 0:
         raise VitletError(f"every pixel of the masks in {data} is ignored: nothing can be learned.")
     classes = tuple(names) or tuple(f"class {index}" for index in range(largest + 1))
     if len(classes) > IGNORED:
         raise VitletError(f"{data} has {len(classes)} classes; at most {IGNORED} can be told apart.")
-    return MaskedData(splits, classes, shift, ignore)
+    return {
+        split: MaskedSplit(tuple(pairs), classes, shift, ignore, scanned[split][0]) for split, pairs in found.items()
+    }
 
 
-def _folder(root: Path, names: Sequence[str]) -> Path | None:
-    return next((root / name for name in names if (root / name).is_dir()), None)
-
-
-def _pairs(data: Path, names: Sequence[str]) -> list[MaskedImage]:
-    """Pairs of a split: split/images and split/masks, or images/split and masks/split."""
-    for name in names:
-        inside = _folder(data / name, IMAGES), _folder(data / name, MASKS)
-        if inside[0] is not None and inside[1] is not None:
-            return _matched(inside[0], inside[1])
-        images, masks = _folder(data, [f"{each}/{name}" for each in IMAGES]), None
-        masks = _folder(data, [f"{each}/{name}" for each in MASKS])
+def _pairs(data: Path, patterns: Iterable[str]) -> list[MaskedImage]:
+    """Pairs of the first pattern, such as ``train/{}``, by which there are a folder of images and one of masks."""
+    for pattern in patterns:
+        images, masks = (
+            next((folder for name in names if (folder := data / pattern.format(name)).is_dir()), None)
+            for names in (IMAGES, MASKS)
+        )
         if images is not None and masks is not None:
             return _matched(images, masks)
     return []
@@ -131,10 +127,11 @@ def _pairs(data: Path, names: Sequence[str]) -> list[MaskedImage]:
 
 def _matched(images: Path, masks: Path) -> list[MaskedImage]:
     """Images with the masks of the same name; one without the other is refused."""
-    pictures = {path.stem: path for path in sorted(images.iterdir()) if path.suffix.lower() in SUFFIXES}
-    found = {path.stem: path for path in sorted(masks.iterdir()) if path.suffix.lower() in SUFFIXES}
-    alone = [str(pictures[stem]) for stem in pictures if stem not in found]
-    alone += [str(found[stem]) for stem in found if stem not in pictures]
+    pictures, found = (
+        {path.stem: path for path in sorted(folder.iterdir()) if path.suffix.lower() in SUFFIXES}
+        for folder in (images, masks)
+    )
+    alone = [one[stem] for one, other in ((pictures, found), (found, pictures)) for stem in one if stem not in other]
     if alone:
         raise VitletError(
             f"{len(alone)} files of {images} and {masks} have no partner of the same name, the first: {alone[0]}."
@@ -177,11 +174,6 @@ def read_mask(path: Path) -> tuple[Values, str]:
             f"the mask {path} is stored as {mode}; it needs one number per pixel: grey of 8 or 16 bits, or a palette."
         )
     return values.astype(np.int64), {"P": "palette", "L": "grey", "1": "grey"}.get(mode, "16-bit")
-
-
-def as_classes(values: Values, shift: int, ignore: int) -> Values:
-    """Classes from 0, `IGNORED` where none counts."""
-    return np.where((values == ignore) | (values < shift), IGNORED, values - shift)
 
 
 def _scanned(pairs: Sequence[MaskedImage], shift: int, ignore: int, classes: int | None) -> tuple[Counter[str], int]:

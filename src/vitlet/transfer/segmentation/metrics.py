@@ -46,7 +46,7 @@ def confusion(predicted: Tensor, mask: Tensor, classes: int) -> Tensor:
     return torch.bincount(index, minlength=classes**2).reshape(classes, classes)
 
 
-def scores(matrix: Tensor, images: int) -> SegmentationScores:
+def segmentation_scores(matrix: Tensor, images: int) -> SegmentationScores:
     """The numbers of a confusion matrix."""
     counts = matrix.double()
     right, truth, answers = counts.diag(), counts.sum(1), counts.sum(0)

@@ -1,68 +1,102 @@
-"""A trained segmenter, used: measured on any data, and classes of every pixel of images."""
+"""A segmenter: how images come to it, the classes of their pixels, and how these are measured and drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
+from torchvision.transforms.v2 import functional as V
 
 from vitlet.data.decode import read_image
-from vitlet.data.preprocess import Preprocess
 from vitlet.errors import VitletError
-from vitlet.training.build import find_device
-from vitlet.transfer.common.exported import read_exported
-from vitlet.transfer.common.objective import Network
+from vitlet.training.distributed import World
+from vitlet.training.evaluate import nothing
+from vitlet.transfer.common.loading import shared_out
 from vitlet.transfer.common.pictures import as_pixels, beside, colour, free_name, make_folder, printable, with_mask
-from vitlet.transfer.common.pyramid import Levels
-from vitlet.transfer.segmentation.job import Segmenting, evaluate_segmenter, make_head, make_segmenting, with_validation
-from vitlet.transfer.segmentation.masks import open_masks
-from vitlet.transfer.segmentation.metrics import SegmentationScores
+from vitlet.transfer.common.predictor import DensePredictor
+from vitlet.transfer.common.pyramid import pad_to, padded_size, scaled_size
+from vitlet.transfer.common.settings import numbers
+from vitlet.transfer.segmentation.masks import MaskedSplit, open_masks
+from vitlet.transfer.segmentation.metrics import SegmentationScores, confusion, segmentation_scores
+from vitlet.transfer.segmentation.samples import SegmentationSamples
 from vitlet.transfer.segmentation.settings import SegmentConfig
+from vitlet.transfer.segmentation.upernet import SegmentationHead
 
 
-class Segmenter:
-    """The best weights of a run with everything it takes to use them."""
+class Segmenter(DensePredictor):
+    """Finds the class of every pixel.
 
-    def __init__(
-        self, network: Network, segmenting: Segmenting, classes: Sequence[str], config: SegmentConfig, shift: int
-    ) -> None:
-        self.network, self.segmenting, self.classes, self.config = network.eval(), segmenting, list(classes), config
-        self.shift = shift
+    Attributes:
+        scales: whose answers are averaged.
+    """
 
-    @staticmethod
-    def load(run: Path, *, device: str = "auto") -> Segmenter:
-        """Read a run folder."""
-        exported = read_exported(run, SegmentConfig)
-        config, described = exported.config, exported.described
-        levels = Levels(exported.opened)
-        network = Network(exported.opened.backbone, make_head(config, levels, len(described["classes"])))
-        exported.fill(network)
-        normalize = Preprocess(config.crop_size, crop_pct=1.0, mean=described["mean"], std=described["std"])
-        segmenting = make_segmenting(config, described["divisor"], exported.opened.fixed, normalize)
-        network.to(find_device(device))
-        shift = described.get("shift", 1)  # runs of before do not say
-        return Segmenter(network, segmenting, described["classes"], config, shift)
+    SETTINGS, SCORES, BY_CLASS = SegmentConfig, SegmentationScores, "IoU_per_class"
 
-    def evaluate(self, data: str | None = None, *, split: str | None = None) -> tuple[SegmentationScores, str]:
-        """Numbers on a split of the run's own data, or of other data with the same classes."""
-        place = data or self.config.data
-        found = open_masks(Path(place), self.config.ignore_index, names=self.classes, ade=self.shift == 1)
-        if data is None and "train" in found.splits:
-            found = with_validation(found, self.config)
-        name = split or next(each for each in ("test", "val", "train") if each in found.splits)
-        if name not in found.splits:
-            raise VitletError(f"{place} has no {name} images; there are {', '.join(found.splits)}.")
-        if list(found.classes) != self.classes:
+    config: SegmentConfig
+
+    def __init__(self, config: SegmentConfig, *given: Any) -> None:
+        super().__init__(config, *given)
+        self.scales = numbers("test_scales", config.test_scales)
+
+    @property
+    def classes(self) -> list[str]:
+        """Their names."""
+        return list(self.about["classes"])
+
+    def make_head(self) -> SegmentationHead:
+        """As the settings say."""
+        channels, auxiliary = self.config.decoder_channels, self.config.auxiliary
+        return SegmentationHead(self.levels, len(self.classes), channels=channels, auxiliary=auxiliary)
+
+    def samples(self, split: MaskedSplit) -> SegmentationSamples:
+        """Crops of rescaled images and masks."""
+        return SegmentationSamples(split, self.config, self.normalize)
+
+    def open_data(self, data: str) -> dict[str, MaskedSplit]:
+        """Folders of images and masks, with the classes of the run."""
+        ade = self.about.get("shift", 1) == 1  # runs of before do not say
+        splits = open_masks(Path(data), self.config.ignore_index, names=self.classes, ade=ade)
+        classes = next(iter(splits.values())).classes
+        if list(classes) != self.classes:
             raise VitletError(
-                f"{place} has the classes {', '.join(found.classes[:5])}...; the run was trained with"
+                f"{data} has the classes {', '.join(classes[:5])}...; the run was trained with"
                 f" {', '.join(self.classes[:5])}..."
             )
-        return evaluate_segmenter(self.network, self.segmenting, found, found.splits[name]), f"{place} ({name})"
+        return splits
+
+    def probabilities(self, pixels: Tensor) -> Tensor:
+        """uint8 ``(3, h, w)`` -> probabilities ``(classes, h, w)``, the mean over the scales."""
+        height, width = pixels.shape[1], pixels.shape[2]
+        found = []
+        for scale in self.scales:
+            size = scaled_size(height, width, self.config.base * scale)
+            if self.fixed is not None:  # fitted into the one size that the backbone takes
+                factor = min(self.fixed[0] / height, self.fixed[1] / width)
+                size = (max(1, int(height * factor)), max(1, int(width * factor)))
+            image = self.normalize(V.resize(pixels, list(size), antialias=True))
+            image = pad_to(image, self.fixed or padded_size(*size, self.levels.divisor))
+            batch = image[None].to(next(self.model.parameters()).device)
+            logits = self.model(batch, [size])[0][None].float()
+            found.append(F.interpolate(logits, (height, width), mode="bilinear", align_corners=False)[0].softmax(0))
+        return sum(found[1:], found[0]) / len(found)
+
+    @torch.inference_mode()
+    def measure(
+        self, split: MaskedSplit, world: World = World(), between: Callable[[], None] = nothing
+    ) -> SegmentationScores:
+        """Exact over all pixels, each image at its own size."""
+        classes = len(self.classes)
+        matrix = torch.zeros(classes, classes, dtype=torch.long)
+        for index in shared_out(len(split.images), world, between):
+            answer = self.probabilities(read_image(split.images[index].image, 3)).argmax(0).cpu()
+            matrix += confusion(answer, split.read(index), classes)
+        return segmentation_scores(world.sums(matrix), len(split.images))
 
     @torch.inference_mode()
     def predict(self, paths: Sequence[Path], folder: Path) -> list[dict[str, Any]]:
@@ -72,7 +106,7 @@ class Segmenter:
         make_folder(folder)
         for path in paths:
             pixels = read_image(path, 3)
-            answer = self.segmenting(self.network, pixels).argmax(0).cpu()
+            answer = self.probabilities(pixels).argmax(0).cpu()
             picture = free_name(folder, path, taken)
             mask = free_name(folder, path.with_name(f"{picture.stem}-mask.png"), taken)
             self._draw(pixels, answer).save(picture)

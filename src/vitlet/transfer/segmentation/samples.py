@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,53 +10,46 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as V
 
 from vitlet.data.decode import read_image
-from vitlet.data.preprocess import Preprocess
-from vitlet.transfer.common.pyramid import pad_to
-from vitlet.transfer.segmentation.masks import IGNORED, MaskedData, MaskedImage
+from vitlet.transfer.common.loading import TrainingSamples
+from vitlet.transfer.common.pyramid import pad_to, scaled_size
+from vitlet.transfer.segmentation.masks import IGNORED, MaskedSplit
 from vitlet.transfer.segmentation.settings import SegmentConfig
 
 
-@dataclass(frozen=True)
-class Cropping:
-    """How training changes an image.
+class SegmentationSamples(TrainingSamples):
+    """Crops with the classes of their pixels.
 
-    Attributes:
-        size: of the crops.
-        base: shorter side at scale 1.
-        scales: smallest and largest factor.
-        hflip: probability of a flip.
-        photometric: whether colours change.
-        normalize: from pixels to what the network expects.
+    Args:
+        split: images with masks.
+        config: the sizes, scales and probabilities.
+        normalize: from pixels to what the backbone expects.
     """
 
-    size: tuple[int, int]
-    base: int
-    scales: tuple[float, float]
-    hflip: float
-    photometric: bool
-    normalize: Preprocess
+    KEYS = 13
 
-    def __call__(self, pixels: Tensor, mask: Tensor, keys: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """uint8 ``(3, h, w)`` and classes ``(h, w)`` -> a crop of both; ``keys`` in [0, 1) decide everything random."""
-        factor = self.scales[0] + (self.scales[1] - self.scales[0]) * keys[0]
-        size = scaled_size(pixels.shape[1], pixels.shape[2], self.base * factor)
+    def __init__(self, split: MaskedSplit, config: SegmentConfig, normalize: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(split.images, config.seed)
+        self.split, self.config, self.normalize = split, config, normalize
+
+    def augmented(self, index: int, keys: Sequence[float]) -> tuple[Tensor, Tensor]:
+        """A crop ``(3, h, w)`` and its classes ``(h, w)``; ``keys`` in [0, 1) decide everything random."""
+        config, (height, width) = self.config, self.config.crop_size
+        pixels, mask = read_image(self.images[index].image, 3), self.split.read(index)
+        factor = config.rescale_min + (config.rescale_max - config.rescale_min) * keys[0]
+        size = scaled_size(pixels.shape[1], pixels.shape[2], config.base * factor)
         pixels = V.resize(pixels, list(size), antialias=True)
         mask = V.resize(mask[None], list(size), InterpolationMode.NEAREST)[0]
-        top, left = (int(key * (max(0, size[side] - self.size[side]) + 1)) for side, key in enumerate(keys[1:3]))
-        pixels = pixels[:, top : top + self.size[0], left : left + self.size[1]]
-        mask = mask[top : top + self.size[0], left : left + self.size[1]]
-        if keys[3] < self.hflip:
+        top, left = (int(keys[1 + side] * (max(0, size[side] - config.crop_size[side]) + 1)) for side in (0, 1))
+        pixels, mask = (each[..., top : top + height, left : left + width] for each in (pixels, mask))
+        if keys[3] < (config.hflip or 0.0):
             pixels, mask = pixels.flip(-1), mask.flip(-1)
-        if self.photometric:
+        if config.photometric:
             pixels = recoloured(pixels, keys[4:])
-        image = self.normalize.normalize(pixels)
-        return pad_to(image, self.size), pad_to(mask, self.size, IGNORED)
+        return pad_to(self.normalize(pixels), config.crop_size), pad_to(mask, config.crop_size, IGNORED)
 
-
-def scaled_size(height: int, width: int, short: float) -> tuple[int, int]:
-    """Height and width with this shorter side."""
-    factor = short / min(height, width)
-    return max(1, round(height * factor)), max(1, round(width * factor))
+    def collate(self, images: list[Tensor], targets: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """A batch: crops have one size."""
+        return torch.stack(images), torch.stack(targets)
 
 
 def recoloured(pixels: Tensor, keys: Sequence[float]) -> Tensor:
@@ -79,31 +71,3 @@ def recoloured(pixels: Tensor, keys: Sequence[float]) -> Tensor:
     for change in chosen:
         pixels = change(pixels)
     return pixels
-
-
-class SegmentationSamples:
-    """Training images by index."""
-
-    KEYS = 13
-
-    def __init__(self, data: MaskedData, pairs: Sequence[MaskedImage], cropping: Cropping) -> None:
-        self.data, self.pairs, self.cropping = data, pairs, cropping
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def augmented(self, index: int, keys: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """A crop and its classes."""
-        pair = self.pairs[index]
-        return self.cropping(read_image(pair.image, 3), self.data.read(pair), keys)
-
-
-def collate(images: list[Tensor], masks: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """A training batch."""
-    return torch.stack(images), torch.stack(masks)
-
-
-def make_cropping(config: SegmentConfig, normalize: Preprocess) -> Cropping:
-    """As the settings say."""
-    scales = (config.rescale_min, config.rescale_max)
-    return Cropping(config.crop_size, config.base, scales, config.hflip or 0.0, config.photometric, normalize)

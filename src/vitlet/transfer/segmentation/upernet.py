@@ -9,15 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitlet.errors import require_extra
 from vitlet.tokens.features import Features
-from vitlet.transfer.common.extras import require
+from vitlet.transfer.common.objective import DenseHead
 from vitlet.transfer.common.pyramid import Levels
 from vitlet.transfer.segmentation.masks import IGNORED
 
 AUXILIARY_CHANNELS = 256
 
 
-class SegmentationHead(nn.Module):
+class SegmentationHead(DenseHead):
     """Everything of a segmenter but its backbone.
 
     Args:
@@ -29,13 +30,11 @@ class SegmentationHead(nn.Module):
 
     def __init__(self, levels: Levels, classes: int, *, channels: int = 512, auxiliary: float = 0.4) -> None:
         super().__init__()
-        require("segmentation_models_pytorch", "segmentation")
-        from segmentation_models_pytorch.decoders.upernet.decoder import UPerNetDecoder
-
+        library = require_extra("segmentation_models_pytorch.decoders.upernet.decoder", "segmentation", "segmentation")
         widths = [level.channels for level in levels.levels]
         self.levels, self.weight = levels, auxiliary
         # The library counts two levels above ours, at full and half size, which it does not read.
-        self.decoder = UPerNetDecoder((0, 0, *widths), encoder_depth=5, decoder_channels=channels)
+        self.decoder = library.UPerNetDecoder((0, 0, *widths), encoder_depth=5, decoder_channels=channels)
         self.classify = nn.Sequential(nn.Dropout2d(0.1), nn.Conv2d(channels, classes, 1))
         self.auxiliary = _small_head(widths[-2], classes) if auxiliary else None
 
