@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchvision.transforms import v2
 
 from vitlet.backbones import Backbone, TimmBackbone
-from vitlet.config import RunConfig, TaskConfig
+from vitlet.config import BaseConfig, RunConfig, TaskConfig
 from vitlet.data.images import Dataset, ImageSet
 from vitlet.data.loading import EvaluationSet, evaluation_loader
 from vitlet.data.preprocess import Preprocess
@@ -311,7 +311,7 @@ def checkpoint_gradients(model: nn.Module, name: str) -> None:
         raise VitletError(f"{name} cannot recompute its activations; leave out --grad-checkpointing.") from problem
 
 
-def make_terms(config: RunConfig, backbone: Backbone) -> list[Term]:
+def make_terms(config: BaseConfig, backbone: Backbone) -> list[Term]:
     """The tasks of a run with their weight schedules and views."""
     terms = []
     for name, chosen in config.tasks.items():
@@ -354,7 +354,7 @@ def find_device(name: str) -> torch.device:
     return device
 
 
-def make_optimizer(objective: Objective, config: RunConfig) -> torch.optim.Optimizer:
+def make_optimizer(objective: Objective, config: BaseConfig) -> torch.optim.Optimizer:
     """AdamW; no decay on 1-D parameters nor on those the network itself excludes (position tables)."""
     model: Any = objective.backbone.model
     excluded: set[str] = model.no_weight_decay() if hasattr(model, "no_weight_decay") else set()
@@ -373,7 +373,7 @@ def make_optimizer(objective: Objective, config: RunConfig) -> torch.optim.Optim
     return torch.optim.AdamW([group for group in groups if group["params"]], lr=config.lr, fused=True)
 
 
-def make_autocast(config: RunConfig, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+def make_autocast(config: BaseConfig, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
     """Mixed precision as the settings say."""
     if not config.amp:
         return nullcontext

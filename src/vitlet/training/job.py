@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import nn
 
-from vitlet.config import RunConfig
+from vitlet.config import BaseConfig
 from vitlet.objective import Objective
 from vitlet.objective.schedules import Schedule
 from vitlet.training.distributed import World
@@ -40,7 +40,7 @@ class Job(Protocol):
     """Everything a run needs, checked, before anything is written."""
 
     @property
-    def config(self) -> RunConfig:
+    def config(self) -> BaseConfig:
         """The settings, none left open."""
         ...
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitlet.config import RunConfig
+from vitlet.config import BaseConfig, RunConfig
 from vitlet.data.images import Dataset
 from vitlet.data.randomness import mix_seed
 from vitlet.errors import InterruptedRunError, LostProcessError, NotFiniteError, VitletError, first_line
@@ -104,13 +104,13 @@ def _train(
             run.close()
 
 
-def _given(config: RunConfig) -> dict[str, Any]:
+def _given(config: BaseConfig) -> dict[str, Any]:
     """The settings that differ from the usual ones."""
     usual = type(config)().to_dict()
     return {key: value for key, value in config.to_dict().items() if value != usual.get(key)}
 
 
-def _is_sharded(config: RunConfig) -> bool:
+def _is_sharded(config: BaseConfig) -> bool:
     """Whether this run, or the one it continues, spreads its weights over processes."""
     stored = Path(config.resume or "auto")
     return config.fsdp or ((stored / "config.yaml").is_file() and read_config(stored, type(config)).fsdp)
@@ -375,8 +375,4 @@ class Trainer:
         """How the batch is shared and where the learning rate comes from."""
         config, size = self.config, self.order.batch_size
         parts = f"{self.world.size} x {config.grad_accum_steps} x {size // self.order.parts}"
-        rule = f"learning rate {config.lr:g}"
-        if config.lr_base is not None:
-            ratio = f"{config.batch_size} / {config.lr_base_size}"
-            rule += f" = {config.lr_base:g} x " + (ratio if config.lr_base_scale == "linear" else f"sqrt({ratio})")
-        return f"{size} images a step (processes x accumulated parts x images: {parts}), {rule}"
+        return f"{size} images a step (processes x accumulated parts x images: {parts}), {config.learning_rate_rule}"

@@ -22,12 +22,12 @@ from typing import Any, TypeVar, overload
 
 from filelock import FileLock, Timeout
 
-from vitlet.config import RunConfig
+from vitlet.config import BaseConfig, RunConfig
 from vitlet.errors import VitletError, first_line
 from vitlet.training.files import sync
 from vitlet.training.trackers import Tracker
 
-Config = TypeVar("Config", bound=RunConfig)
+Config = TypeVar("Config", bound=BaseConfig)
 
 OWN = (
     *("config.yaml", "metrics.jsonl", "metrics.csv", "events.*", "last", "best", "checkpoints", "result.json"),
@@ -45,7 +45,7 @@ class RunFolder:
         self.trackers: list[Tracker] = []
 
     @staticmethod
-    def create(config: RunConfig) -> RunFolder:
+    def create(config: BaseConfig) -> RunFolder:
         """A new folder, or an emptied one if the user asked for that; resolved settings written first."""
         path = Path(config.output) if config.output else next_free(Path("runs"), config)
         path = path if path.name else path.absolute()
@@ -157,14 +157,14 @@ def _require_only_a_run(path: Path) -> None:
         )
 
 
-def differing(path: Path, given: Mapping[str, Any], kind: type[RunConfig] = RunConfig) -> list[str]:
+def differing(path: Path, given: Mapping[str, Any], kind: type[BaseConfig] = RunConfig) -> list[str]:
     """The settings among these that a run's own contradict, in words; those free to change do not count."""
     stored = read_config(path, kind).to_dict()
     return differences(stored, kind.from_dict({**stored, **given}).to_dict(), kind)
 
 
 def differences(
-    stored: Mapping[str, Any], asked: Mapping[str, Any], kind: type[RunConfig], owner: str = "the run"
+    stored: Mapping[str, Any], asked: Mapping[str, Any], kind: type[BaseConfig], owner: str = "the run"
 ) -> list[str]:
     """Where two sets of settings differ, in words, but for those that are free to change."""
     free = {item.name for item in kind.settings() if item.metadata["free"]}
@@ -207,7 +207,7 @@ def resumed(config: Config, given: Mapping[str, Any]) -> Config:
     return continued(path, given, type(config))
 
 
-def find_unfinished(config: RunConfig) -> Path | None:
+def find_unfinished(config: BaseConfig) -> Path | None:
     """The newest run under ``runs/`` of these very settings, none of them open, that has not come to its end."""
     found = [path.parent for path in Path("runs").glob(f"{run_name(config)}-*/config.yaml")]
     for path in sorted(found, key=lambda run: (run / "config.yaml").stat().st_mtime, reverse=True):
@@ -220,13 +220,13 @@ def find_unfinished(config: RunConfig) -> Path | None:
     return None
 
 
-def run_name(config: RunConfig) -> str:
+def run_name(config: BaseConfig) -> str:
     """DATA-MODEL, in letters that any file system takes."""
     data = "".join(c if c.isalnum() or c in "-_" else "_" for c in Path(config.data).name) or "data"
     return f"{data}-{config.network}"
 
 
-def next_free(root: Path, config: RunConfig) -> Path:
+def next_free(root: Path, config: BaseConfig) -> Path:
     """``runs/DATA-MODEL-1`` and so on, the first number that is free."""
     number = 1
     while (root / f"{run_name(config)}-{number}").exists():
@@ -242,7 +242,7 @@ def read_config(path: Path) -> RunConfig: ...
 def read_config(path: Path, kind: type[Config]) -> Config: ...
 
 
-def read_config(path: Path, kind: type[RunConfig] = RunConfig) -> RunConfig:
+def read_config(path: Path, kind: type[BaseConfig] = RunConfig) -> BaseConfig:
     """The settings of a run folder, which has to be of this kind."""
     if not path.is_dir():
         raise VitletError(f"no such run folder: {path}.")
