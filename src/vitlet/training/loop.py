@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from vitlet.config import RunConfig
+from vitlet.config import BaseConfig, RunConfig
 from vitlet.data.images import Dataset
 from vitlet.data.randomness import mix_seed
 from vitlet.errors import InterruptedRunError, LostProcessError, VitletError, first_line
@@ -49,7 +49,7 @@ from vitlet.training.signals import Interrupts
 from vitlet.training.state import Means, State
 from vitlet.training.trackers import open_trackers, require_trackers
 
-Settings = TypeVar("Settings", bound=RunConfig)
+Settings = TypeVar("Settings", bound=BaseConfig)
 
 
 def train(
@@ -325,8 +325,4 @@ class Trainer:
         """How the batch is shared and where the learning rate comes from."""
         config, size = self.config, self.order.batch_size
         parts = f"{self.world.size} x {config.grad_accum_steps} x {size // self.order.parts}"
-        rule = f"learning rate {config.lr:g}"
-        if config.lr_base is not None:
-            ratio = f"{config.batch_size} / {config.lr_base_size}"
-            rule += f" = {config.lr_base:g} x " + (ratio if config.lr_base_scale == "linear" else f"sqrt({ratio})")
-        return f"{size} images a step (processes x accumulated parts x images: {parts}), {rule}"
+        return f"{size} images a step (processes x accumulated parts x images: {parts}), {config.learning_rate_rule}"
