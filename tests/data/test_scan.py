@@ -360,7 +360,7 @@ class Deadly(Files):
 def test_a_killed_process_is_named(tmp_path: Path) -> None:
     images = Deadly((save(photo(0), tmp_path / "a.png"),), (0,))
     with pytest.raises(VitletError, match="was killed or could not start"):
-        measuring.measure({"train": images}, 3, workers=2)
+        measuring.measure_sets({"train": images}, 3, workers=2)
 
 
 def test_bad_requests() -> None:

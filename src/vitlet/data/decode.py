@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 import torch
@@ -20,6 +20,11 @@ from vitlet.errors import VitletError, first_line
 
 BACKGROUND = (255, 255, 255)
 """What shows through transparent pixels."""
+
+IMAGE_SUFFIXES = (
+    ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".jpe", ".jfif", ".ppm", ".pgm"
+)  # fmt: skip
+"""Endings of the files that are taken for images."""
 
 MAX_PIXELS = 100_000_000
 """Larger images are refused as decompression bombs."""
@@ -37,6 +42,13 @@ class Header:
     bits: int
     rotated: bool
     animated: bool
+
+
+def is_image(path: str | PurePath) -> bool:
+    """Whether a relative path is that of an image, by its ending; hidden files and what macOS adds to a zip are not."""
+    path = PurePath(path)
+    hidden = any(part.startswith((".", "__MACOSX")) for part in path.parts)
+    return path.suffix.lower() in IMAGE_SUFFIXES and not hidden
 
 
 def read_image(path: Path, channels: int) -> Tensor:

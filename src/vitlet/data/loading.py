@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
-from vitlet.data.augment import Augment
+from vitlet.data.augment import Augmenter
 from vitlet.data.images import Arrays, ImageSet
 from vitlet.data.preprocess import Preprocess
 from vitlet.data.randomness import keyed_uniforms, mix_seed
@@ -24,7 +24,7 @@ WORKER_SECONDS = 300
 class TrainingSet(torch.utils.data.Dataset[Any]):
     """Augmented batches; a batch is asked for as [(epoch, index), ...] and depends on nothing else."""
 
-    def __init__(self, images: ImageSet, augment: Augment, *, channels: int, seed: int) -> None:
+    def __init__(self, images: ImageSet, augment: Augmenter, *, channels: int, seed: int) -> None:
         self.images, self.augment, self.channels, self.seed = images, augment, channels, seed
 
     def __getitems__(self, items: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:

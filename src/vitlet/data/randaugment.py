@@ -107,7 +107,7 @@ def _factor(sign: Tensor, level: Tensor) -> Tensor:
     return (1 + sign * level * 0.9).clamp(min=0.1)
 
 
-def grey(images: Tensor) -> Tensor:
+def luminance(images: Tensor) -> Tensor:
     """Luminance ``(B, 1, H, W)`` as Pillow weighs it; an image of another number of channels is averaged."""
     if images.shape[1] != 3:
         return images.mean(1, keepdim=True)
@@ -115,21 +115,21 @@ def grey(images: Tensor) -> Tensor:
     return (images * weights).sum(1, keepdim=True)
 
 
-def blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
+def blend_rounded(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
     """``other`` at factor 0, the image at 1, beyond it above."""
     return (other + (images - other) * factor).clamp(0, 255).round()
 
 
 def _color(images: Tensor, sign: Tensor, level: Tensor) -> Tensor:
-    return blend(images, grey(images), _factor(sign, level))
+    return blend_rounded(images, luminance(images), _factor(sign, level))
 
 
 def _contrast(images: Tensor, sign: Tensor, level: Tensor) -> Tensor:
-    return blend(images, grey(images).mean((2, 3), keepdim=True).round(), _factor(sign, level))
+    return blend_rounded(images, luminance(images).mean((2, 3), keepdim=True).round(), _factor(sign, level))
 
 
 def _brightness(images: Tensor, sign: Tensor, level: Tensor) -> Tensor:
-    return blend(images, torch.zeros(()), _factor(sign, level))
+    return blend_rounded(images, torch.zeros(()), _factor(sign, level))
 
 
 def _sharpness(images: Tensor, sign: Tensor, level: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ def _sharpness(images: Tensor, sign: Tensor, level: Tensor) -> Tensor:
     smooth = images.clone()  # the border keeps its pixels
     if min(images.shape[2:]) > 2:
         smooth[:, :, 1:-1, 1:-1] = F.conv2d(images, kernel, groups=channels).round()
-    return blend(images, smooth, _factor(sign, level))
+    return blend_rounded(images, smooth, _factor(sign, level))
 
 
 def _move(images: Tensor, kind: Tensor, strength: Tensor) -> Tensor:

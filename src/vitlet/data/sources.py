@@ -9,17 +9,18 @@ from pathlib import Path
 
 import torch
 
+from vitlet.data.archives import ArchiveTree
 from vitlet.data.hub import is_saved_dataset, read_hub
 from vitlet.data.images import Arrays, Dataset, ImageSet, Joined, Standing
 from vitlet.data.named import OFFICIAL, load_named
 from vitlet.data.shards import is_shards, read_shards
 from vitlet.data.splits import fold, hold_out, keep, pick_classes
 from vitlet.data.tables import read_numpy, read_table
-from vitlet.data.trees import ArchiveTree, FolderTree, Layout, find_layout, read_tree
+from vitlet.data.trees import FolderTree, TreeLayout, find_layout, read_tree
 from vitlet.errors import VitletError, nearest
 
-ARCHIVES = (".zip", ".tar")
-TABLES = (".csv", ".parquet", ".pq")
+ARCHIVE_SUFFIXES = (".zip", ".tar")
+TABLE_SUFFIXES = (".csv", ".parquet", ".pq")
 
 
 @dataclass(frozen=True)
@@ -129,12 +130,12 @@ def _tree(data: str) -> FolderTree | ArchiveTree | None:
     path = Path(data)
     if path.is_dir() and not is_saved_dataset(path) and not is_shards(data):
         return FolderTree.open(path)
-    if path.is_file() and path.suffix.lower() in ARCHIVES:
+    if path.is_file() and path.suffix.lower() in ARCHIVE_SUFFIXES:
         return ArchiveTree.open(path)
     return None
 
 
-def _has_classes(layout: Layout) -> bool:
+def _has_classes(layout: TreeLayout) -> bool:
     """Whether a training with labels could be held on these images, and some class has two."""
     classes = [path.parts[layout.place] for path in layout.labelled["train"]]
     return 1 < len(set(classes)) < len(classes)
@@ -177,12 +178,14 @@ def _open(request: Request, fewest_classes: int = 2) -> tuple[Dataset, dict[str,
     if path.is_dir():
         return read_hub(data), {}
     suffix = path.suffix.lower()
-    if suffix in TABLES:
+    if suffix in TABLE_SUFFIXES:
         folder = Path(request.data_dir) if request.data_dir else None
         return read_table(path, root=folder, fewest_classes=fewest_classes)
     if suffix == ".npz":
         return read_numpy(path), {}
-    raise VitletError(f"{data} is a file of an unknown kind; known are {', '.join((*ARCHIVES, *TABLES, '.npz'))}.")
+    raise VitletError(
+        f"{data} is a file of an unknown kind; known are {', '.join((*ARCHIVE_SUFFIXES, *TABLE_SUFFIXES, '.npz'))}."
+    )
 
 
 def _only_classes(dataset: Dataset, names: Sequence[str]) -> Dataset:

@@ -13,7 +13,7 @@ import numpy as np
 
 from vitlet.data.images import Arrays, Dataset, Files
 from vitlet.data.trees import SPLIT_OF
-from vitlet.errors import VitletError, first_line, nearest
+from vitlet.errors import VitletError, first_line, nearest, require_extra
 
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "image", "filepath")
 LABEL_COLUMNS = ("label", "class", "target", "category", "class_name")
@@ -77,10 +77,7 @@ def _read_csv(file: Path) -> list[dict[str, str]]:
 
 
 def _read_parquet(file: Path) -> list[dict[str, Any]]:
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise VitletError("reading Parquet needs pyarrow: pip install 'vitlet[tables]', or give a CSV file.") from None
+    parquet = require_extra("pyarrow.parquet", "tables", "reading Parquet (a CSV file does without)")
     try:
         rows: list[dict[str, Any]] = parquet.read_table(file).to_pylist()
     except Exception as problem:  # pyarrow has its own errors

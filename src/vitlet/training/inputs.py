@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vitlet.config import RunConfig
-from vitlet.data.augment import Crop, Recipe
+from vitlet.data.augment import Augmentation, Crop
 from vitlet.data.images import Dataset, ImageSet
 from vitlet.data.named import OFFICIAL
 from vitlet.data.preprocess import Preprocess
@@ -20,7 +20,7 @@ from vitlet.data.sources import Request
 from vitlet.data.store import Fit, Shrink, Stored, Storing, default_cache_folder, keep_images, readable
 from vitlet.errors import VitletError
 
-SMALL_SIDE = 64
+SHIFTED_CROP_SIDE = 64
 """Up to this many pixels a side, crop ``auto`` moves images by a few pixels instead of cutting parts out."""
 
 
@@ -61,14 +61,14 @@ def choose_crop(config: RunConfig) -> Crop:
     """The kind of crop that training uses."""
     assert config.img_size is not None
     if config.crop == "auto" or config.crop is None:
-        return "padded" if max(config.img_size) <= SMALL_SIDE else "resized"
+        return "padded" if max(config.img_size) <= SHIFTED_CROP_SIDE else "resized"
     return config.crop
 
 
-def make_recipe(config: RunConfig) -> Recipe:
+def make_recipe(config: RunConfig) -> Augmentation:
     """The augmentation of a resolved run."""
     assert config.img_size is not None
-    return Recipe(
+    return Augmentation(
         crop=choose_crop(config),
         scale=config.scale or 1.0,
         padding=min(4, max(1, min(config.img_size) // 8)),
@@ -123,7 +123,7 @@ def keep_splits(config: RunConfig, dataset: Dataset, preprocess: Preprocess) -> 
     return replace(dataset, train=kept["train"], val=kept.get("val"), test=kept.get("test"), note=note)
 
 
-def _keep_training(images: ImageSet, recipe: Recipe, preprocess: Preprocess, storing: Storing) -> Stored:
+def _keep_training(images: ImageSet, recipe: Augmentation, preprocess: Preprocess, storing: Storing) -> Stored:
     if recipe.crop != "resized":  # shifts need images of the very size
         whole = Preprocess(preprocess.size, crop_pct=1.0, mean=preprocess.mean, std=preprocess.std)
         return _keep_fitted(images, whole, storing)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from vitlet.data.augment import Augment
+from vitlet.data.augment import Augmenter
 from vitlet.data.loading import EpochOrder, TrainingSet, training_loader
 from vitlet.data.shards import ShardBatches, ShardStream
 from vitlet.errors import VitletError
@@ -26,7 +26,7 @@ def training_batches(prepared: Prepared, world: World) -> Batches:
             " divide; make it a multiple."
         )
     mine = range(world.rank * own, (world.rank + 1) * own)
-    augment = Augment(make_recipe(config), prepared.preprocess)
+    augment = Augmenter(make_recipe(config), prepared.preprocess)
     workers, device = config.workers or 0, str(prepared.device)
     if isinstance(images, ShardStream):
         stream = ShardBatches(

@@ -13,7 +13,7 @@ from vitlet.errors import VitletError
 _LISTS = (".", "txt", "splits", "image_list")
 
 
-def find(official: Official, data_dir: Path) -> Dataset | None:
+def find_domainnet(official: Official, data_dir: Path) -> Dataset | None:
     """The images of a domain and its two lists."""
     domain = official.name.removeprefix("domainnet-")
     for root in roots(data_dir, official.folders):

@@ -6,14 +6,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from vitlet.data.decode import is_image
 from vitlet.data.images import Dataset, Files
 from vitlet.errors import VitletError
 
 TRAIN = ("train", "training")
 VAL = ("val", "valid", "validation")
 TEST = ("test",)
-
-_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 
 
 def roots(data_dir: Path, names: Sequence[str]) -> list[Path]:
@@ -40,10 +39,7 @@ def read_classes(root: Path, classes: Sequence[str]) -> Files:
     labels: list[int] = []
     for label, name in enumerate(classes):
         found = sorted(
-            Path(folder, file)
-            for folder, _, files in os.walk(root / name)
-            for file in files
-            if file.lower().endswith(_SUFFIXES) and not file.startswith(".")
+            Path(folder, file) for folder, _, files in os.walk(root / name) for file in files if is_image(file)
         )
         paths += found
         labels += [label] * len(found)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from vitlet.data.archives import contained_path
 from vitlet.errors import VitletError
-
-_FOREIGN = re.compile(r"^[A-Za-z]:|[\\\0]")
-"""Drives and backslashes of Windows, and the end of a C string."""
 
 
 def read_lines(path: Path) -> list[str]:
@@ -39,37 +36,31 @@ class Listed:
 
 def read_listed(home: Path, entries: Iterable[tuple[str, int]], source: Path) -> Listed:
     """Files under ``home`` by the names that the list ``source`` gives them; a name that leads out of it is refused."""
-    inside: dict[tuple[str, ...], dict[str, bool]] = {}
+    inside: dict[PurePosixPath, dict[str, bool]] = {}
     labels: dict[str, int] = {}
     paths: list[Path] = []
     absent: list[str] = []
     for entry, label in entries:
-        parts = _parts(entry, source)
-        name, folder, file = "/".join(parts), parts[:-1], parts[-1]
+        path = contained_path(entry)
+        if path is None or not path.name:
+            raise VitletError(
+                f"{source} lists {entry!r}, which leads out of the data folder; relative paths inside it are needed."
+                " Get the official list."
+            )
+        name = str(path)
         if name in labels:
             raise VitletError(f"{source} lists {name!r} twice; each image is needed once. Get the official list.")
-        if folder not in inside:
-            inside[folder] = _files(home, home.joinpath(*folder))
-        known = inside[folder]
-        if known.get(file) is False:
+        if path.parent not in inside:
+            inside[path.parent] = _files(home, home / path.parent)
+        known = inside[path.parent]
+        if known.get(path.name) is False:
             raise VitletError(f"{source} lists {name!r}, a link that leads out of {home}. Put the image itself there.")
-        if file in known:
-            paths.append(home / name)
+        if path.name in known:
+            paths.append(home / path)
             labels[name] = label
         else:
             absent.append(name)
     return Listed(tuple(paths), tuple(labels.values()), tuple(absent))
-
-
-def _parts(name: str, source: Path) -> tuple[str, ...]:
-    """The parts of a relative path that stays where it is, on any system."""
-    parts = tuple(part for part in name.split("/") if part not in ("", "."))
-    if not parts or ".." in parts or name.startswith("/") or _FOREIGN.search(name):
-        raise VitletError(
-            f"{source} lists {name!r}, which leads out of the data folder; relative paths inside it are needed."
-            " Get the official list."
-        )
-    return parts
 
 
 def _files(home: Path, folder: Path) -> dict[str, bool]:

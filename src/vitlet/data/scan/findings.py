@@ -8,12 +8,12 @@ from typing import Any
 
 from vitlet.data.scan.suggest import Suggestion
 
-SHOWN = 10
+MAX_LISTED = 10
 """Files, duplicates and classes named in the text; JSON names all."""
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where an image is."""
 
     split: str
@@ -25,7 +25,7 @@ class Place:
 class Unreadable:
     """An image that cannot be used, and why."""
 
-    place: Place
+    place: Location
     reason: str
 
 
@@ -33,7 +33,7 @@ class Unreadable:
 class Duplicate:
     """Images that show the same picture."""
 
-    places: tuple[Place, ...]
+    places: tuple[Location, ...]
     exact: bool
     likeness: float
 
@@ -54,7 +54,7 @@ class Duplicate:
 
 
 @dataclass(frozen=True)
-class Spread:
+class SizeRange:
     """Least, median and largest."""
 
     least: int
@@ -63,11 +63,11 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ImageSizes:
     """Heights and widths of the upright images."""
 
-    height: Spread
-    width: Spread
+    height: SizeRange
+    width: SizeRange
     side: float
     distinct: int
 
@@ -97,7 +97,7 @@ class ScanReport:
     note: str
     counts: Mapping[str, tuple[int, ...]]
     unreadable: tuple[Unreadable, ...]
-    sizes: Sizes | None
+    sizes: ImageSizes | None
     kinds: Mapping[str, int]
     rotated: int
     animated: int
@@ -165,7 +165,7 @@ def _images(report: ScanReport) -> Iterator[str]:
 def _unreadable(report: ScanReport) -> Iterator[str]:
     if report.unreadable:
         yield f"UNREADABLE images: {len(report.unreadable)}"
-    for item in report.unreadable[:SHOWN]:
+    for item in report.unreadable[:MAX_LISTED]:
         yield f"  {item.place.split}: {printable(item.place.name)}: {printable(item.reason)}"
     yield from _more(len(report.unreadable))
 
@@ -196,7 +196,7 @@ def _within(report: ScanReport) -> Iterator[str]:
 
 
 def _listed(duplicates: Sequence[Duplicate]) -> Iterator[str]:
-    for duplicate in duplicates[:SHOWN]:
+    for duplicate in duplicates[:MAX_LISTED]:
         kind = "exact" if duplicate.exact else f"near, {duplicate.likeness:.2f}"
         yield (
             f"  ({kind}) "
@@ -209,8 +209,8 @@ def _listed(duplicates: Sequence[Duplicate]) -> Iterator[str]:
 
 
 def _more(total: int) -> Iterator[str]:
-    if total > SHOWN:
-        yield f"  ... and {total - SHOWN} more; --json lists all"
+    if total > MAX_LISTED:
+        yield f"  ... and {total - MAX_LISTED} more; --json lists all"
 
 
 def _kinds(report: ScanReport) -> Iterator[str]:
@@ -232,9 +232,9 @@ def _kinds(report: ScanReport) -> Iterator[str]:
 
 def _classes(report: ScanReport) -> Iterator[str]:
     order = sorted(range(len(report.classes)), key=lambda label: -report.counts["train"][label])
-    if len(order) > 3 * SHOWN:
-        yield f"classes, the {SHOWN} largest and {SHOWN} smallest ({' / '.join(report.counts)}):"
-        order = order[:SHOWN] + order[-SHOWN:]
+    if len(order) > 3 * MAX_LISTED:
+        yield f"classes, the {MAX_LISTED} largest and {MAX_LISTED} smallest ({' / '.join(report.counts)}):"
+        order = order[:MAX_LISTED] + order[-MAX_LISTED:]
     else:
         yield f"classes ({' / '.join(report.counts)}):"
     for label in order:

@@ -23,14 +23,14 @@ from vitlet.data.images import Arrays, ImageSet, Joined, Subset
 from vitlet.data.scan.duplicates import HASH_SHAPE, THUMBNAIL_SHAPE
 from vitlet.errors import VitletError, first_line
 
-CHUNK = 64
+CHUNK_IMAGES = 64
 """Images measured between two reports of progress."""
 
-PATIENCE = 6.0
+POOL_SECONDS = 6.0
 """Seconds of work that are not worth starting processes for."""
 
 Bytes = NDArray[np.uint8]
-Progress = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 
 class ImageFacts(NamedTuple):
@@ -68,8 +68,8 @@ class Measures:
     unreadable: Mapping[int, str]
 
 
-def measure(
-    sets: Mapping[str, ImageSet], channels: int, *, workers: int | None = None, progress: Progress | None = None
+def measure_sets(
+    sets: Mapping[str, ImageSet], channels: int, *, workers: int | None = None, progress: OnProgress | None = None
 ) -> dict[str, Measures]:
     """Measure every image of every set.
 
@@ -79,7 +79,7 @@ def measure(
         workers: processes; 0 or 1 for none. By default as many as there are cores, if the work is worth it.
         progress: called with the number of images done and of all.
     """
-    chunks = [(name, low) for name, images in sets.items() for low in range(0, len(images), CHUNK)]
+    chunks = [(name, low) for name, images in sets.items() for low in range(0, len(images), CHUNK_IMAGES)]
     total = sum(map(len, sets.values()))
     done = 0
     found: list[list[ImageFacts | str]] = []
@@ -95,7 +95,7 @@ def measure(
         began = time.perf_counter()
         keep(_measure_chunk(sets, channels, chunks[0]))
         expected = (time.perf_counter() - began) * (total / done - 1)
-        workers = 1 if expected < PATIENCE or any(map(_in_memory, sets.values())) else _cores()
+        workers = 1 if expected < POOL_SECONDS or any(map(_in_memory, sets.values())) else _cores()
     if workers is None or workers < 2:
         for chunk in chunks[len(found) :]:
             keep(_measure_chunk(sets, channels, chunk))
@@ -148,7 +148,7 @@ def _measure_chunk(sets: Mapping[str, ImageSet], channels: int, chunk: tuple[str
     name, low = chunk
     images = sets[name]
     found: list[ImageFacts | str] = []
-    for index in range(low, min(low + CHUNK, len(images))):
+    for index in range(low, min(low + CHUNK_IMAGES, len(images))):
         try:
             found.append(image_facts(images, index, channels))
         except Exception as problem:  # one file, however broken, does not end the scan
@@ -199,7 +199,7 @@ def _grey(pixels: Bytes) -> Bytes:
 def _stored(images: ImageSet, index: int) -> tuple[ImageSet, int]:
     """The set that holds an image itself, and its index there."""
     while isinstance(images, Subset | Joined):
-        images, index = (images.base, images.indices[index]) if isinstance(images, Subset) else images.places[index]
+        images, index = images.locate(index)
     return images, index
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from vitlet.data.decode import Header
 from vitlet.data.images import Dataset, ImageSet
 from vitlet.data.scan.duplicates import LIKENESS, Copies, find_copies
-from vitlet.data.scan.findings import Duplicate, Place, ScanReport, Sizes, Spread, Unreadable
-from vitlet.data.scan.measure import Measures, Progress, measure
+from vitlet.data.scan.findings import Duplicate, ImageSizes, Location, ScanReport, SizeRange, Unreadable
+from vitlet.data.scan.measure import Measures, OnProgress, measure_sets
 from vitlet.data.scan.suggest import Suggestion, flip_hint, imbalance_hint, suggest
 from vitlet.errors import VitletError
 
@@ -22,7 +22,7 @@ CROWD = 50
 
 
 def scan_dataset(
-    dataset: Dataset, *, channels: int = 3, workers: int | None = None, progress: Progress | None = None
+    dataset: Dataset, *, channels: int = 3, workers: int | None = None, progress: OnProgress | None = None
 ) -> ScanReport:
     """Read every image of every split, and say what is there.
 
@@ -34,7 +34,7 @@ def scan_dataset(
     """
     sets = dataset.splits()
     _check(dataset, sets, channels)
-    measures = measure(sets, channels, workers=workers, progress=progress)
+    measures = measure_sets(sets, channels, workers=workers, progress=progress)
     counts = {split: _class_counts(images, measures[split], len(dataset.classes)) for split, images in sets.items()}
     duplicates, leaks, copies = _duplicates(dataset, sets, measures)
     sizes = _sizes(measures)
@@ -80,8 +80,8 @@ def _class_counts(images: ImageSet, measures: Measures, classes: int) -> tuple[i
     return tuple(np.bincount(labels, minlength=classes).tolist())
 
 
-def _place(dataset: Dataset, images: ImageSet, split: str, index: int) -> Place:
-    return Place(split, dataset.classes[images.labels[index]], images.name(index))
+def _place(dataset: Dataset, images: ImageSet, split: str, index: int) -> Location:
+    return Location(split, dataset.classes[images.labels[index]], images.name(index))
 
 
 def _unreadable(
@@ -95,16 +95,11 @@ def _unreadable(
 
 
 def _search(copies: Copies) -> dict[str, float]:
-    return {
-        "bits": copies.radius,
-        "likeness": copies.likeness,
-        "plain": copies.plain,
-        "crowded": copies.crowded,
-    }
+    return {"bits": copies.radius, "likeness": copies.likeness, "plain": copies.plain, "crowded": copies.crowded}
 
 
 def _suggestion(
-    dataset: Dataset, sizes: Sizes | None, headers: Sequence[Header], count: int, channels: int
+    dataset: Dataset, sizes: ImageSizes | None, headers: Sequence[Header], count: int, channels: int
 ) -> Suggestion | None:
     if sizes is None:
         return None
@@ -113,12 +108,12 @@ def _suggestion(
     return suggest(sizes.side, count, channels=channels, grey=grey, signs=signs)
 
 
-def _sizes(measures: Mapping[str, Measures]) -> Sizes | None:
+def _sizes(measures: Mapping[str, Measures]) -> ImageSizes | None:
     sizes = np.concatenate([part.sizes for part in measures.values()])
     if not len(sizes):
         return None
-    height, width = (Spread(int(side.min()), float(np.median(side)), int(side.max())) for side in sizes.T)
-    return Sizes(height, width, float(np.median(sizes.min(axis=1))), len(np.unique(sizes, axis=0)))
+    height, width = (SizeRange(int(side.min()), float(np.median(side)), int(side.max())) for side in sizes.T)
+    return ImageSizes(height, width, float(np.median(sizes.min(axis=1))), len(np.unique(sizes, axis=0)))
 
 
 def _statistics(train: Measures) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
