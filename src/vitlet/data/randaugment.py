@@ -7,12 +7,16 @@ float ``(B, C, H, W)`` in 0..255 and whole-valued; so are the results.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torchvision.transforms.v2 import functional as V
+
+from vitlet.errors import VitletError
 
 FILL = 128.0
 """Grey that fills what a turned or moved image leaves open."""
@@ -35,6 +39,22 @@ class RandAugment:
     spread: float = 0.5
     layers: int = 2
     probability: float = 0.5
+
+    @staticmethod
+    def parse(text: str) -> RandAugment | None:
+        """By timm's name, such as ``rand-m9-mstd0.5-inc1`` (None for ``off``); operations are the increasing ones."""
+        if text == "off":
+            return None
+        found = re.findall(r"-(mstd|inc|m|n|p)(\d+(?:\.\d+)?)", text)
+        settings = {name: float(value) for name, value in found}
+        if text != "rand" + "".join(f"-{name}{value}" for name, value in found) or settings.get("inc", 1) != 1:
+            raise VitletError(f"aa is {text!r}; it needs to be 'off' or such as rand-m9-mstd0.5-inc1 (m, mstd, n, p).")
+        return RandAugment(
+            magnitude=settings.get("m", 9.0),
+            spread=settings.get("mstd", 0.0),
+            layers=int(settings.get("n", 2)),
+            probability=settings.get("p", 0.5),
+        )
 
     @property
     def keys(self) -> int:
@@ -74,15 +94,8 @@ def _auto_contrast(images: Tensor, sign: Tensor, level: Tensor) -> Tensor:
 
 
 def _equalize(images: Tensor, sign: Tensor, level: Tensor) -> Tensor:
-    batch, channels, height, width = images.shape
-    flat = images.long().reshape(batch * channels, -1)
-    counts = torch.zeros(batch * channels, 256).scatter_add_(1, flat, torch.ones_like(flat, dtype=torch.float32))
-    highest = flat.amax(1, keepdim=True)
-    step = ((height * width - counts.gather(1, highest)) / 255).floor()  # the brightest level does not count
-    below = counts.cumsum(1) - counts
-    table = ((below + (step / 2).floor()) / step.clamp(min=1)).floor().clamp(0, 255)
-    same = torch.arange(256.0).expand_as(table)
-    return torch.where(step > 0, table, same).gather(1, flat).view_as(images)
+    equalized: Tensor = V.equalize(images.byte())
+    return equalized.float()
 
 
 def _invert(images: Tensor, sign: Tensor, level: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ from vitlet.objective.schedules import Constant, Ramp, Schedule, WarmupCosine
 from vitlet.tasks.declared import load_task
 from vitlet.training.distributed import World
 from vitlet.training.evaluate import Scores, evaluate, evaluate_tasks, nothing
-from vitlet.training.inputs import choose_crop, class_weights, data_request, keep_splits
+from vitlet.training.inputs import choose_crop, class_weights, data_request, decode_splits
 from vitlet.training.run_folder import run_weights
 from vitlet.training.term_view import make_view
 
@@ -197,7 +197,7 @@ def prepare(config: RunConfig, dataset: Dataset | None = None) -> Prepared:
     mean, std = data_statistics(model, config.in_chans)
     crop_pct = config.crop_pct or 1.0
     preprocess = Preprocess(backbone.img_size, crop_pct=crop_pct, mean=mean, std=std)
-    dataset = keep_splits(config, dataset, preprocess)
+    dataset = decode_splits(config, dataset, preprocess)
     names = [*dataset.classes, *(f"unused {index}" for index in range(len(dataset.classes), num_classes))]
     description = describe_for_timm(
         model, arguments, img_size=backbone.img_size, crop_pct=crop_pct, mean=mean, std=std, classes=names

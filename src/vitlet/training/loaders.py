@@ -11,7 +11,7 @@ from vitlet.data.shards import ShardBatches, ShardStream
 from vitlet.errors import VitletError
 from vitlet.training.classifier import Prepared
 from vitlet.training.distributed import World
-from vitlet.training.inputs import make_recipe
+from vitlet.training.inputs import make_augmentation
 
 Batches = tuple[EpochOrder | ShardBatches, Any]
 
@@ -26,7 +26,7 @@ def training_batches(prepared: Prepared, world: World) -> Batches:
             " divide; make it a multiple."
         )
     mine = range(world.rank * own, (world.rank + 1) * own)
-    augment = Augmenter(make_recipe(config), prepared.preprocess)
+    augment = Augmenter(make_augmentation(config), prepared.preprocess)
     workers, device = config.workers or 0, str(prepared.device)
     if isinstance(images, ShardStream):
         stream = ShardBatches(

@@ -6,10 +6,9 @@ import hashlib
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -34,44 +33,32 @@ OnProgress = Callable[[int, int], None]
 
 
 class ImageFacts(NamedTuple):
-    """Of one image."""
+    """Measures of one image.
+
+    Attributes:
+        size: height and width, upright.
+        digest: of the decoded pixels and their size.
+        grid, thumbnail: small grey images to tell copies by.
+        moments: mean and mean square of each channel, in 0..1, ``(2, channels)``.
+        header: how it is stored.
+    """
 
     size: tuple[int, int]
     digest: bytes
     grid: Bytes
-    thumbnail: NDArray[np.uint8]
+    thumbnail: Bytes
     moments: NDArray[np.float64]
     header: Header
 
 
-@dataclass(frozen=True)
-class Measures:
-    """Of a set's readable images, in its order.
-
-    Attributes:
-        indices: which images they are.
-        sizes: height and width, upright, ``(N, 2)``.
-        digests: of the decoded pixels and their size, ``(N, 2)``.
-        grids, thumbnails: small grey images to tell copies by.
-        moments: mean and mean square of each channel, in 0..1, ``(N, 2, channels)``.
-        headers: how each is stored.
-        unreadable: reasons by index.
-    """
-
-    indices: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    digests: NDArray[np.uint64]
-    grids: Bytes
-    thumbnails: NDArray[np.uint8]
-    moments: NDArray[np.float64]
-    headers: tuple[Header, ...]
-    unreadable: Mapping[int, str]
+Found = ImageFacts | str
+"""The measures of an image, or why it cannot be read."""
 
 
 def measure_sets(
     sets: Mapping[str, ImageSet], channels: int, *, workers: int | None = None, progress: OnProgress | None = None
-) -> dict[str, Measures]:
-    """Measure every image of every set.
+) -> dict[str, list[Found]]:
+    """Measure every image of every set, in order.
 
     Args:
         sets: by name.
@@ -80,46 +67,33 @@ def measure_sets(
         progress: called with the number of images done and of all.
     """
     chunks = [(name, low) for name, images in sets.items() for low in range(0, len(images), CHUNK_IMAGES)]
-    total = sum(map(len, sets.values()))
-    done = 0
-    found: list[list[ImageFacts | str]] = []
-
-    def keep(facts: list[ImageFacts | str]) -> None:
-        nonlocal done
-        found.append(facts)
+    found: dict[str, list[Found]] = {name: [] for name in sets}
+    total, done = sum(map(len, sets.values())), 0
+    for (name, _), facts in zip(chunks, _measured(sets, channels, chunks, workers), strict=True):
+        found[name] += facts
         done += len(facts)
         if progress is not None:
             progress(done, total)
+    return found
 
+
+def _measured(
+    sets: Mapping[str, ImageSet], channels: int, chunks: Sequence[tuple[str, int]], workers: int | None
+) -> Iterator[list[Found]]:
+    """The facts of each chunk; where the number of processes is open, the first chunk tells how long all would take."""
     if workers is None and chunks:
         began = time.perf_counter()
-        keep(_measure_chunk(sets, channels, chunks[0]))
-        expected = (time.perf_counter() - began) * (total / done - 1)
+        yield _measure_chunk(sets, channels, chunks[0])
+        expected = (time.perf_counter() - began) * (len(chunks) - 1)
+        chunks = chunks[1:]
         workers = 1 if expected < POOL_SECONDS or any(map(_in_memory, sets.values())) else _cores()
     if workers is None or workers < 2:
-        for chunk in chunks[len(found) :]:
-            keep(_measure_chunk(sets, channels, chunk))
-    else:
-        _measure_in_processes(sets, channels, chunks[len(found) :], workers, keep)
-    by_name: dict[str, list[ImageFacts | str]] = {name: [] for name in sets}
-    for (name, _), facts in zip(chunks, found, strict=True):
-        by_name[name] += facts
-    return {name: _stack(facts, channels) for name, facts in by_name.items()}
-
-
-def _measure_in_processes(
-    sets: Mapping[str, ImageSet],
-    channels: int,
-    chunks: Sequence[tuple[str, int]],
-    workers: int,
-    keep: Callable[[list[ImageFacts | str]], None],
-) -> None:
-    pool = ProcessPoolExecutor(
-        workers, multiprocessing.get_context("spawn"), initializer=_start, initargs=(dict(sets), channels)
-    )
+        yield from (_measure_chunk(sets, channels, chunk) for chunk in chunks)
+        return
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, context, initializer=_start, initargs=(dict(sets), channels))
     try:
-        for facts in pool.map(_measure_here, chunks):
-            keep(facts)
+        yield from pool.map(_measure_here, chunks)
     except BrokenProcessPool as problem:
         raise VitletError(
             "a process that reads images was killed or could not start (out of memory, or a script without"
@@ -139,15 +113,14 @@ def _start(sets: Mapping[str, ImageSet], channels: int) -> None:
     _here = (sets, channels)
 
 
-def _measure_here(chunk: tuple[str, int]) -> list[ImageFacts | str]:
+def _measure_here(chunk: tuple[str, int]) -> list[Found]:
     return _measure_chunk(*_here, chunk)
 
 
-def _measure_chunk(sets: Mapping[str, ImageSet], channels: int, chunk: tuple[str, int]) -> list[ImageFacts | str]:
-    """Facts of each image, or why it cannot be read."""
+def _measure_chunk(sets: Mapping[str, ImageSet], channels: int, chunk: tuple[str, int]) -> list[Found]:
     name, low = chunk
     images = sets[name]
-    found: list[ImageFacts | str] = []
+    found: list[Found] = []
     for index in range(low, min(low + CHUNK_IMAGES, len(images))):
         try:
             found.append(image_facts(images, index, channels))
@@ -166,7 +139,7 @@ def image_facts(images: ImageSet, index: int, channels: int) -> ImageFacts:
     digest.update(pixels.data)
     flat = pixels.reshape(channels, -1)
     squares = flat.astype(np.uint16) ** 2
-    grey = Image.fromarray(_grey(pixels))
+    grey = _grey(pixels)
     return ImageFacts(
         size=(pixels.shape[1], pixels.shape[2]),
         digest=digest.digest(),
@@ -186,14 +159,12 @@ def _decode(images: ImageSet, index: int, channels: int) -> tuple[Tensor, Header
     return decode_with_header(source.content(place), channels, name=source.name(place))
 
 
-def _grey(pixels: Bytes) -> Bytes:
+def _grey(pixels: Bytes) -> Image.Image:
     """One plane: Pillow's weights for three channels, the mean of any other number."""
-    if len(pixels) == 3:
-        red, green, blue = pixels.astype(np.uint16)
-        grey: Bytes = ((red * 76 + green * 150 + blue * 29) >> 8).astype(np.uint8)
-    else:
-        grey = pixels.mean(axis=0).astype(np.uint8)
-    return grey
+    if len(pixels) != 3:
+        return Image.fromarray(pixels.mean(axis=0).astype(np.uint8))
+    red, green, blue = pixels.astype(np.uint16)
+    return Image.fromarray(((red * 76 + green * 150 + blue * 29) >> 8).astype(np.uint8))
 
 
 def _stored(images: ImageSet, index: int) -> tuple[ImageSet, int]:
@@ -209,19 +180,3 @@ def _in_memory(images: ImageSet) -> bool:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _stack(facts: Sequence[ImageFacts | str], channels: int) -> Measures:
-    readable = [(index, item) for index, item in enumerate(facts) if not isinstance(item, str)]
-    rows = [item for _, item in readable]
-    count = len(rows)
-    return Measures(
-        indices=np.array([index for index, _ in readable], dtype=np.int64),
-        sizes=np.array([row.size for row in rows], dtype=np.int64).reshape(count, 2),
-        digests=np.frombuffer(b"".join(row.digest for row in rows), dtype=np.uint64).reshape(count, 2),
-        grids=np.array([row.grid for row in rows], dtype=np.uint8).reshape(count, *HASH_SHAPE),
-        thumbnails=np.array([row.thumbnail for row in rows], dtype=np.uint8).reshape(count, *THUMBNAIL_SHAPE),
-        moments=np.array([row.moments for row in rows]).reshape(count, 2, channels),
-        headers=tuple(row.header for row in rows),
-        unreadable={index: item for index, item in enumerate(facts) if isinstance(item, str)},
-    )
