@@ -71,23 +71,19 @@ def decode_with_header(content: bytes, channels: int, *, name: str) -> tuple[Ten
             with Image.open(io.BytesIO(content)) as opened:
                 if opened.width * opened.height > MAX_PIXELS:
                     raise Image.DecompressionBombError(f"{opened.width}x{opened.height} pixels")
-                header = _header(opened, content)
+                header = Header(
+                    format=opened.format or "",
+                    mode=opened.mode,
+                    bits=_bits(opened, content),
+                    rotated=opened.getexif().get(_ORIENTATION, 1) in range(2, 9),
+                    animated=bool(getattr(opened, "is_animated", False)),
+                )
                 pixels = _pixels(ImageOps.exif_transpose(opened), channels)
     except Exception as problem:  # damaged bytes make Pillow's readers fail in any way
         raise VitletError(
             f"cannot read the image {name}: {_reason(problem, content)}. Repair or remove it."
         ) from problem
     return torch.from_numpy(pixels), header
-
-
-def _header(image: Image.Image, content: bytes) -> Header:
-    return Header(
-        format=image.format or "",
-        mode=image.mode,
-        bits=_bits(image, content),
-        rotated=image.getexif().get(_ORIENTATION, 1) in range(2, 9),
-        animated=bool(getattr(image, "is_animated", False)),
-    )
 
 
 def _bits(image: Image.Image, content: bytes) -> int:

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -194,16 +195,12 @@ class ShardBatches(IterableDataset[Any]):
                 f"{self.stream.source} has {len(urls)} training shards for {readers} readers (processes times workers);"
                 " write more shards, or use fewer workers."
             )
-        samples = self._endless(urls[reader::readers], reader)
+        samples = chain.from_iterable(self._shuffled(urls[reader::readers], reader) for _ in repeat(None))  # endless
         done = self.start * len(self.mine)
         for batch in range(number, len(self), workers):
             chosen = [next(samples) for _ in range(self.batch_size // self.parts)]
             if batch >= done:
                 yield self._augmented(chosen)
-
-    def _endless(self, urls: Sequence[str], reader: int) -> Iterator[Sample]:
-        while True:
-            yield from self._shuffled(urls, reader)
 
     def _shuffled(self, urls: Sequence[str], worker: int) -> Iterator[Sample]:
         generator = torch.Generator().manual_seed(mix_seed(self.seed, self.epoch, worker))

@@ -63,21 +63,20 @@ def load_dataset(request: Request) -> Dataset:
     dataset, extra = _open(request)
     if request.classes is not None:
         dataset = _only_classes(dataset, request.classes)
-    groups = _groups(request.group_by, dataset.train, extra) if request.group_by else None
-    if request.group_by and groups:
-        for name, images in (("validation", None if request.folds else dataset.val), ("test", dataset.test)):
+    train, val = dataset.train, dataset.val
+    notes = [dataset.note] if dataset.note else []
+    groups, grouped = None, ""
+    if request.group_by:
+        groups, grouped = _groups(request.group_by, train, extra), ", groups kept whole"
+        for name, images in (("validation", None if request.folds else val), ("test", dataset.test)):
             if images is not None:
                 _require_apart(groups, _groups(request.group_by, images, extra), name)
-    notes = [dataset.note] if dataset.note else []
-    train, val = dataset.train, dataset.val
-    grouped = ", groups kept whole" if groups else ""
     if request.folds is not None:
         if val is not None:
             notes.append("the given validation images are not used")
         train, val = fold(train, request.folds, request.fold, request.seed, groups=groups)
-        notes.append(
-            f"validation images: fold {request.fold} of {request.folds} ({len(val)}), seed {request.seed}{grouped}"
-        )
+        which = f"fold {request.fold} of {request.folds} ({len(val)})"
+        notes.append(f"validation images: {which}, seed {request.seed}{grouped}")
     elif val is None and request.val_fraction > 0:
         total = len(train)
         train, val = hold_out(train, request.val_fraction, request.seed, groups=groups)
@@ -116,9 +115,7 @@ def load_unlabelled(request: Request) -> Dataset:
     paths = sorted([*layout.labelled["train"], *layout.loose])
     if not paths:
         raise VitletError(f"{request.data} holds no images.")
-    images = tree.images(paths, [0] * len(paths))
-    val = None
-    note = f"{len(images)} images without labels"
+    images, val, note = tree.images(paths, [0] * len(paths)), None, f"{len(paths)} images without labels"
     if request.val_fraction > 0 and len(images) > 1:
         images, val = hold_out(images, request.val_fraction, request.seed)
         note += f", {len(val)} of them held out"
