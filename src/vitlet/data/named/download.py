@@ -16,8 +16,8 @@ from filelock import FileLock
 from rich.console import Console
 from rich.progress import wrap_file
 
+from vitlet.data.archives import unpack
 from vitlet.data.named.official import Official, Remote
-from vitlet.data.named.unpack import unpack
 from vitlet.errors import VitletError, first_line
 
 TIMEOUT = 30.0

@@ -45,6 +45,9 @@ class Official:
     note: str = "no official validation images: hold some out of the training images"
 
 
+_HOLD_OUT = "hold validation images out of the training images"
+
+
 def _cifar(classes: int, checksum: str, folder: str, binary: str) -> Official:
     address = f"https://www.cs.toronto.edu/~kriz/cifar-{classes}-python.tar.gz"
     names = (folder, binary, f"cifar{classes}", f"cifar-{classes}", f"CIFAR{classes}")
@@ -76,7 +79,7 @@ def _flowers(name: str, train: int, val: int | None, note: str) -> Official:
     return Official(name, "flowers", 102, train, val, 6_149, names, layout, address, files, note)
 
 
-def _imagenet(name: str, classes: int, train: int, test: int, note: str) -> Official:
+def _imagenet(name: str, classes: int, train: int, test: int, tested: str) -> Official:
     names = (name, "imagenet1k", "imagenet-1k", "imagenet", "ImageNet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC")
     layout = (
         "train/WNID/*.JPEG and val/WNID/*.JPEG, or Kaggle's ILSVRC/Data/CLS-LOC/{train,val} with LOC_val_solution.csv"
@@ -84,6 +87,7 @@ def _imagenet(name: str, classes: int, train: int, test: int, note: str) -> Offi
     if name == "imagenet100":
         layout += " (the whole of ImageNet will do), and --class-list FILE with a WordNet id per line"
     address = "https://image-net.org/download (needs an account there)"
+    note = f"tested on {tested}; {_HOLD_OUT}"
     return Official(name, "imagenet", classes, train, None, test, names, layout, address, (), note)
 
 
@@ -92,7 +96,7 @@ def _tiny() -> Official:
     files = (Remote(address, "90528d7ca1a48142e341f4ef8d21d0de", "", folder),)
     layout = f"{folder}/train/WNID/images/*.JPEG, {folder}/val/images/*.JPEG and {folder}/val/val_annotations.txt"
     names = (folder, "tiny-imagenet", "tiny_imagenet")
-    note = "its 10,000 validation images are the test images; hold validation images out of the training images"
+    note = f"its 10,000 validation images are the test images; {_HOLD_OUT}"
     return Official("tiny-imagenet", "imagenet", 200, 100_000, None, 10_000, names, layout, address, files, note)
 
 
@@ -101,7 +105,7 @@ def _fastai(name: str, train: int, test: int, checksum: str) -> Official:
     names = (name, f"{name}2", f"{name}2-320", f"{name}2-160")
     layout = f"{name}2-320/ (or {name}2/, {name}2-160/) with train/WNID/*.JPEG and val/WNID/*.JPEG"
     files = (Remote(address, checksum, "", f"{name}2-320"),)
-    note = "its val folder is the test set; hold validation images out of the training images"
+    note = f"its val folder is the test set; {_HOLD_OUT}"
     return Official(name, "imagenet", 10, train, None, test, names, layout, address, files, note)
 
 
@@ -165,21 +169,8 @@ _ALL = (
         " these 2,040 and report the last epoch",
     ),
     _flowers("flowers102-split", 1_020, 1_020, "the split to tune on; flowers102 trains on both halves"),
-    _imagenet(
-        "imagenet1k",
-        1_000,
-        1_281_167,
-        50_000,
-        "tested on its 50,000 validation images (the labels of its test images are not public); hold validation images"
-        " out of the training images",
-    ),
-    _imagenet(
-        "imagenet100",
-        100,
-        126_689,
-        5_000,
-        "tested on the ImageNet validation images of its classes; hold validation images out of the training images",
-    ),
+    _imagenet("imagenet1k", 1_000, 1_281_167, 50_000, "its 50,000 validation images (its test labels are not public)"),
+    _imagenet("imagenet100", 100, 126_689, 5_000, "the ImageNet validation images of its classes"),
     _tiny(),
     _fastai("imagenette", 9_469, 3_925, "3df6f0d01a2c9592104656642f5e78a3"),
     _fastai("imagewoof", 9_025, 3_929, "4e4905ed7643120daaf9bf3b2ef7f3a7e8396d9bdaf254a38c6f01f618b4973d"),

@@ -71,6 +71,11 @@ class Copies:
     plain: int
     crowded: int
 
+    @property
+    def search(self) -> dict[str, float]:
+        """What was asked of near copies, and how many images were left out, by name."""
+        return {"bits": self.radius, "likeness": self.likeness, "plain": self.plain, "crowded": self.crowded}
+
 
 def find_copies(
     digests: NDArray[np.uint64], grids: NDArray[np.uint8], thumbnails: NDArray[np.uint8], *, work: int = WORK

@@ -52,21 +52,21 @@ def scan_dataset(
         note=dataset.note,
         counts=counts,
         unreadable=tuple(
-            Unreadable(_location(dataset, sets, split, index), reason)
+            Unreadable(**vars(_location(dataset, sets, split, index)), reason=reason)
             for split, part in found.items()
             for index, reason in enumerate(part)
             if isinstance(reason, str)
         ),
         sizes=sizes,
         kinds=dict(Counter(f"{header.format} {header.mode}" for header in headers).most_common()),
-        rotated=sum(header.rotated for header in headers),
+        exif_rotated=sum(header.rotated for header in headers),
         animated=sum(header.animated for header in headers),
-        deep=sum(header.bits > 8 for header in headers),
+        more_than_8_bits=sum(header.bits > 8 for header in headers),
         mean=mean,
         std=std,
         duplicates=duplicates,
         leaks=leaks,
-        search={"bits": copies.radius, "likeness": copies.likeness, "plain": copies.plain, "crowded": copies.crowded},
+        near_duplicate_search=copies.search,
         hints=_hints(dataset, counts, copies),
         suggestion=_suggestion(dataset, sizes, headers, sum(counts["train"]), channels),
     )
