@@ -13,6 +13,7 @@ from pathlib import Path, PurePath
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
@@ -28,6 +29,8 @@ IMAGE_SUFFIXES = (
 
 MAX_PIXELS = 100_000_000
 """Larger images are refused as decompression bombs."""
+
+Bytes = NDArray[np.uint8]
 
 _ORIENTATION = 0x0112  # the EXIF tag
 _BITS_PER_SAMPLE = 258  # the TIFF tag
@@ -107,7 +110,7 @@ def _reason(problem: Exception, content: bytes) -> str:
     return first_line(problem)
 
 
-def _pixels(image: Image.Image, channels: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def _pixels(image: Image.Image, channels: int) -> Bytes:
     """``(channels, height, width)`` uint8 of a Pillow image of any mode."""
     if image.mode.startswith("I") or image.mode == "F":
         image = Image.fromarray(_to_bytes(np.asarray(image)))
@@ -120,9 +123,7 @@ def _pixels(image: Image.Image, channels: int) -> np.ndarray[tuple[int, ...], np
     return np.ascontiguousarray(array[None] if channels == 1 else array.transpose(2, 0, 1))
 
 
-def _to_bytes(
-    values: np.ndarray[tuple[int, ...], np.dtype[np.generic]],
-) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def _to_bytes(values: NDArray[np.generic]) -> Bytes:
     """Sixteen-bit (and wider) grey scaled to eight: 65535 becomes 255; floats are 0 to 1, to 255 or to 65535."""
     numbers = np.nan_to_num(values.astype(np.float64))
     if values.dtype.kind == "f":
@@ -132,7 +133,7 @@ def _to_bytes(
     return np.clip(np.rint(numbers / top * 255), 0, 255).astype(np.uint8)
 
 
-def _many_channels(image: Image.Image, channels: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def _many_channels(image: Image.Image, channels: int) -> Bytes:
     """The image's own bands, where there are as many as asked for (2: grey and alpha, 4: RGBA or CMYK)."""
     bands = np.atleast_3d(np.array(image)).transpose(2, 0, 1)
     if len(bands) != channels:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitlet.data.decode import decode_image
+from vitlet.data.decode import Bytes, decode_image
 from vitlet.errors import VitletError
 
 
@@ -118,7 +118,7 @@ class Arrays:
     """The set that these were decoded from, if they were."""
 
     @staticmethod
-    def of(images: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], labels: Sequence[int]) -> Arrays:
+    def of(images: Bytes, labels: Sequence[int]) -> Arrays:
         """From NumPy: ``(N, height, width)`` or ``(N, height, width, channels)``, uint8."""
         if images.dtype != np.uint8 or images.ndim not in (3, 4) or len(images) != len(labels):
             raise VitletError(

@@ -16,7 +16,7 @@ from vitlet.data.named import OFFICIAL, load_named
 from vitlet.data.shards import is_shards, read_shards
 from vitlet.data.splits import fold, hold_out, keep, pick_classes
 from vitlet.data.tables import read_numpy, read_table
-from vitlet.data.trees import FolderTree, TreeLayout, find_layout, read_tree
+from vitlet.data.trees import FolderTree, Tree, TreeLayout, find_layout, read_tree
 from vitlet.errors import VitletError, nearest
 
 ARCHIVE_SUFFIXES = (".zip", ".tar")
@@ -122,7 +122,7 @@ def load_unlabelled(request: Request) -> Dataset:
     return Dataset((), keep(images, fraction=request.fraction, seed=request.seed), val, None, note)
 
 
-def _tree(data: str) -> FolderTree | ArchiveTree | None:
+def _tree(data: str) -> Tree | None:
     """The folder or archive of images that this is, or None."""
     path = Path(data)
     if path.is_dir() and not is_saved_dataset(path) and not is_shards(data):

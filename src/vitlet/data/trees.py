@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
+from vitlet.data.archives import ArchiveTree
 from vitlet.data.decode import is_image
 from vitlet.data.images import Dataset, Files, ImageSet
 from vitlet.errors import VitletError
@@ -23,34 +23,16 @@ SPLIT_OF = {"train": "train", "training": "train", "test": "test", "testing": "t
 """Of a folder's or a row's word in lower case, the split that it means."""
 
 
-class Tree(Protocol):
-    """Relative paths of the image files, and a way to make a set of some of them."""
-
-    @property
-    def name(self) -> str:
-        """For sentences."""
-        ...
-
-    @property
-    def paths(self) -> tuple[PurePosixPath, ...]:
-        """Relative, with forward slashes, sorted."""
-        ...
-
-    def images(self, paths: Sequence[PurePosixPath], labels: Sequence[int]) -> ImageSet:
-        """These files as labelled images."""
-        ...
-
-
 @dataclass(frozen=True)
 class FolderTree:
     """A folder on disk."""
 
     root: Path
-    paths: tuple[PurePosixPath, ...]
+    paths: tuple[PurePosixPath, ...]  # of the images: relative, sorted
 
     @property
     def name(self) -> str:
-        """For sentences."""
+        """For error messages."""
         return str(self.root)
 
     @staticmethod
@@ -65,6 +47,9 @@ class FolderTree:
 
     def images(self, paths: Sequence[PurePosixPath], labels: Sequence[int]) -> Files:
         return Files(tuple(self.root / path for path in paths), tuple(labels), self.root)
+
+
+Tree = FolderTree | ArchiveTree
 
 
 def _cannot_list(problem: OSError) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 from torchvision.datasets import Flowers102
 
 from vitlet.data.images import Dataset, Files, Joined
-from vitlet.data.named.folders import from_folders, roots
-from vitlet.data.named.listed import read_listed
+from vitlet.data.named.folders import from_folders, read_listed, roots
 from vitlet.data.named.matfile import read_numbers
 from vitlet.data.named.official import Official
 from vitlet.errors import VitletError
@@ -55,7 +54,7 @@ def _numbered(images: Path, setid: Path, imagelabels: Path) -> Dataset:
         read_listed(images, ((f"image_{number:05d}.jpg", labels[number - 1] - 1) for number in ids), setid)
         for ids in splits
     ]
-    train, val, test = (Files(one.paths, one.labels) for one in listed)
+    train, val, test = listed
     note = f"setid.mat of {images.parent}" + "".join(one.remark() for one in listed)
     return Dataset(FLOWERS, train, val, test, note)
 

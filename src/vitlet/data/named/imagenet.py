@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitlet.data.images import Dataset, Files
-from vitlet.data.named.folders import TRAIN, VAL, class_names, first_folder, read_classes, refuse_strangers, roots
-from vitlet.data.named.listed import read_lines, read_listed
+from vitlet.data.named import folders
 from vitlet.data.named.official import Official
 from vitlet.errors import VitletError
 
@@ -26,19 +25,16 @@ _KNOWN = {
 
 def find_imagenet(official: Official, data_dir: Path, class_list: Path | None = None) -> Dataset | None:
     """Training images by class folder; the validation images are the test images."""
-    for root in roots(data_dir, official.folders):
-        train = first_folder(root, TRAIN)
-        available = _wnids(train) if train is not None else ()
+    for root in folders.roots(data_dir, official.folders):
+        train = folders.first_folder(root, folders.TRAIN)
+        names = folders.class_names(train) if train is not None else ()
+        available = tuple(name for name in names if _WNID.fullmatch(name))
         if train is None or not available:
             continue
         classes = _choose(official, train, available, class_list)
         test, how = _read_validation(root, data_dir, classes, strict=official.name != "imagenet100")
-        return Dataset(classes, read_classes(train, classes), None, test, f"class folders in {root}{how}")
+        return Dataset(classes, folders.read_classes(train, classes), None, test, f"class folders in {root}{how}")
     return None
-
-
-def _wnids(folder: Path) -> tuple[str, ...]:
-    return tuple(name for name in class_names(folder) if _WNID.fullmatch(name))
 
 
 def _choose(official: Official, train: Path, available: tuple[str, ...], class_list: Path | None) -> tuple[str, ...]:
@@ -68,7 +64,7 @@ def _choose(official: Official, train: Path, available: tuple[str, ...], class_l
 def _read_class_list(path: Path) -> tuple[str, ...]:
     """The WordNet ids at the start of each line, sorted; lines with ``#`` are remarks."""
     wnids: set[str] = set()
-    for line in read_lines(path):
+    for line in folders.read_lines(path):
         if line.lstrip().startswith("#"):
             continue
         wnid = line.split()[0]
@@ -83,14 +79,14 @@ def _read_class_list(path: Path) -> tuple[str, ...]:
 
 def _read_validation(root: Path, data_dir: Path, classes: Sequence[str], *, strict: bool) -> tuple[Files | None, str]:
     """Class folders, Tiny-ImageNet's annotations, or Kaggle's table; and what the note adds."""
-    val = first_folder(root, VAL)
+    val = folders.first_folder(root, folders.VAL)
     if val is None:
         return None, ""
-    folders = class_names(val)
-    if folders and folders != ("images",):
+    inner = folders.class_names(val)
+    if inner and inner != ("images",):
         if strict:
-            refuse_strangers(val, classes)
-        return read_classes(val, classes), ""
+            folders.refuse_strangers(val, classes)
+        return folders.read_classes(val, classes), ""
     if (val / "val_annotations.txt").is_file():
         table, home = val / "val_annotations.txt", val / "images"
         entries = _annotations(table)
@@ -115,13 +111,13 @@ def _by_table(
             f"{table} names the class {stranger!r}, of which there are no training images; it needs a folder among the"
             " training images. Is the download complete?"
         )
-    listed = read_listed(home, ((name, numbers[wnid]) for name, wnid in entries if wnid in numbers), table)
-    return Files(listed.paths, listed.labels), f", validation images by {table.name}{listed.remark()}"
+    listed = folders.read_listed(home, ((name, numbers[wnid]) for name, wnid in entries if wnid in numbers), table)
+    return listed, f", validation images by {table.name}{listed.remark()}"
 
 
 def _annotations(table: Path) -> list[tuple[str, str]]:
     """Tiny-ImageNet: file, class and box, with tabs between."""
-    rows = [line.split("\t") for line in read_lines(table)]
+    rows = [line.split("\t") for line in folders.read_lines(table)]
     short = next((row for row in rows if len(row) < 2), None)
     if short is not None:
         raise VitletError(f"{table} has the line {short[0][:60]!r}; 'FILE<tab>WNID<tab>...' is needed. Get it again.")
@@ -130,7 +126,7 @@ def _annotations(table: Path) -> list[tuple[str, str]]:
 
 def _kaggle(table: Path) -> list[tuple[str, str]]:
     """Kaggle: an image's name, and its class with boxes."""
-    rows = list(csv.DictReader(read_lines(table)))
+    rows = list(csv.DictReader(folders.read_lines(table)))
     if any(not row.get("ImageId") or not (row.get("PredictionString") or "").strip() for row in rows):
         raise VitletError(f"{table} needs the columns ImageId and PredictionString, filled. Get it again.")
     return [(f"{row['ImageId']}.JPEG", row["PredictionString"].split()[0]) for row in rows]

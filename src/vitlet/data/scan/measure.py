@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vitlet.data.decode import Header, decode_with_header
+from vitlet.data.decode import Bytes, Header, decode_with_header
 from vitlet.data.images import Arrays, ImageSet, Joined, Subset
 from vitlet.data.scan.duplicates import HASH_SHAPE, THUMBNAIL_SHAPE
 from vitlet.errors import VitletError, first_line
@@ -28,7 +28,6 @@ CHUNK_IMAGES = 64
 POOL_SECONDS = 6.0
 """Seconds of work that are not worth starting processes for."""
 
-Bytes = NDArray[np.uint8]
 OnProgress = Callable[[int, int], None]
 
 
