@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -99,10 +98,9 @@ class EpochOrder(Sampler[list[tuple[int, int]]]):
             )
         self.members: list[Tensor] = []
         if balanced:
-            by_class: dict[int, list[int]] = defaultdict(list)
-            for index, label in enumerate(labels):
-                by_class[label].append(index)
-            self.members = [torch.tensor(found) for _, found in sorted(by_class.items())]
+            classes = torch.tensor(labels)
+            counts = classes.unique(return_counts=True)[1].tolist()
+            self.members = list(classes.argsort(stable=True).split(counts))  # the images of each class, in order
 
     def __len__(self) -> int:
         return self.steps * len(self.mine)
