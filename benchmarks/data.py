@@ -24,7 +24,7 @@ from timm.data import create_transform
 
 import vitlet
 from timing import Report, cpu_ms
-from vitlet.data.augment import Augment, Recipe
+from vitlet.data.augment import Augmentation, Augmenter
 from vitlet.data.images import Files
 from vitlet.data.loading import TrainingSet
 from vitlet.data.preprocess import Preprocess
@@ -81,9 +81,9 @@ def our_way(files: Files, size: int, rand: bool, cache: Path | None) -> Callable
     preprocess = Preprocess((size, size), crop_pct=1.0, mean=MEAN, std=STD)
     transform = Shrink(size * 8 // 7) if size > 64 else Fit(preprocess)
     limit = 0 if cache else 2**30
-    kept = keep_images(files, transform, Storing(3, cache, limit), one_size=size <= 64, expected_bytes=size * size * 3)
-    recipe = Recipe(crop="resized", scale=0.08, rand=RandAugment(spread=0.0) if rand else None)
-    dataset = TrainingSet(kept.images, Augment(recipe, preprocess), channels=3, seed=0)
+    kept = keep_images(files, transform, Storing(3, cache, limit))
+    recipe = Augmentation(crop="resized", scale=0.08, rand=RandAugment(spread=0.0) if rand else None)
+    dataset = TrainingSet(kept.images, Augmenter(recipe, preprocess), channels=3, seed=0)
     epochs = iter(range(10**6))
 
     def work() -> object:

@@ -12,7 +12,7 @@ import torch
 from torchvision.transforms.v2 import functional as V
 
 from builders.digits import write_digits
-from vitlet.data.augment import Augment, Recipe, shifted
+from vitlet.data.augment import Augmentation, Augmenter, shifted
 from vitlet.data.images import Arrays, Dataset, ImageSet
 from vitlet.data.loading import (
     EpochOrder,
@@ -94,7 +94,7 @@ def test_preprocess_covers_the_centre() -> None:
     assert smaller.shape == (3, 10, 10)
 
 
-def keys(augment: Augment, count: int, seed: int = 0) -> torch.Tensor:
+def keys(augment: Augmenter, count: int, seed: int = 0) -> torch.Tensor:
     return keyed_uniforms(augment.keys, seed, [0] * count, range(count))
 
 
@@ -118,14 +118,14 @@ def test_a_thread_of_pixels_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("crop", ["resized", "padded", "none"])
 def test_augmentation_without_crop_or_flip_is_the_image(crop: str) -> None:
     images = torch.randint(256, (4, 3, 8, 12), dtype=torch.uint8)
-    plain = Recipe(crop=crop, scale=1.0, padding=0, hflip=0.0)  # type: ignore[arg-type]
-    augment = Augment(plain, preprocess())
+    plain = Augmentation(crop=crop, scale=1.0, padding=0, hflip=0.0)  # type: ignore[arg-type]
+    augment = Augmenter(plain, preprocess())
     expected = torch.stack([preprocess().normalize(image) for image in images])
     still = keys(augment, 4)
     still[:, 1] = 0.5  # the middle of the aspects: as it is
     assert torch.allclose(augment(images, still), expected, atol=1e-4)
     assert torch.allclose(augment(list(images), still), expected, atol=1e-4)
-    flipping = Augment(replace(plain, hflip=1.0), preprocess())
+    flipping = Augmenter(replace(plain, hflip=1.0), preprocess())
     assert torch.allclose(flipping(images, still), expected.flip(-1), atol=1e-4)
     assert torch.allclose(flipping(list(images), still), expected.flip(-1), atol=1e-4)
 
@@ -134,7 +134,7 @@ def test_batched_and_single_crops_agree_on_the_box() -> None:
     """On a smooth picture both ways give the same crop, up to rounding to whole pixels."""
     rows, columns = torch.meshgrid(torch.linspace(0, 255, 128), torch.linspace(0, 255, 192), indexing="ij")
     image = torch.stack([rows, columns, (rows + columns) / 2]).to(torch.uint8)
-    augment = Augment(Recipe(scale=0.3), preprocess((48, 64)))
+    augment = Augmenter(Augmentation(scale=0.3), preprocess((48, 64)))
     chosen = keys(augment, 6)
     batched, single = augment(image.expand(6, -1, -1, -1), chosen), augment([image] * 6, chosen)
     assert (batched - single).abs().max() < 0.1  # values span 4
@@ -153,7 +153,7 @@ def test_shifts_equal_a_loop() -> None:
 
 
 def test_crops_stay_inside_and_vary() -> None:
-    augment = Augment(Recipe(scale=0.3), preprocess())
+    augment = Augmenter(Augmentation(scale=0.3), preprocess())
     boxes = augment.boxes(torch.rand(2000, 4))
     assert boxes[:, :2].min() >= 0
     assert (boxes[:, :2] + boxes[:, 2:]).max() <= 1 + 1e-6
@@ -163,7 +163,7 @@ def test_crops_stay_inside_and_vary() -> None:
 
 
 def test_erasing_is_rare_noise_of_the_right_size() -> None:
-    augment = Augment(Recipe(crop="none", hflip=0.0, reprob=0.25), preprocess((32, 32)))
+    augment = Augmenter(Augmentation(crop="none", hflip=0.0, reprob=0.25), preprocess((32, 32)))
     batch = augment(torch.zeros(400, 3, 32, 32, dtype=torch.uint8), keys(augment, 400))
     changed = (batch != batch[0, 0, 0, 0]).any(1).flatten(1).float().mean(1)
     erased = changed[changed > 0]
@@ -173,15 +173,15 @@ def test_erasing_is_rare_noise_of_the_right_size() -> None:
     assert 0.8 < batch[batch != batch[0, 0, 0, 0]].std() < 1.2
 
 
-FULL = Recipe(crop="resized", scale=0.5, rand=RandAugment(), color_jitter=0.4, reprob=0.5)
+FULL = Augmentation(crop="resized", scale=0.5, rand=RandAugment(), color_jitter=0.4, reprob=0.5)
 
 
-@pytest.mark.parametrize("recipe", [Recipe(scale=0.5), Recipe(crop="padded", padding=1), FULL])
+@pytest.mark.parametrize("recipe", [Augmentation(scale=0.5), Augmentation(crop="padded", padding=1), FULL])
 @pytest.mark.parametrize("one_size", [True, False])
-def test_batches_depend_on_seed_epoch_and_index_only(one_size: bool, recipe: Recipe) -> None:
+def test_batches_depend_on_seed_epoch_and_index_only(one_size: bool, recipe: Augmentation) -> None:
     pixels = torch.randint(256, (10, 3, 8, 12), dtype=torch.uint8)
     images = Lazy(Arrays(pixels, tuple(range(10))), one_size)
-    dataset = TrainingSet(images, Augment(recipe, preprocess()), channels=3, seed=5)
+    dataset = TrainingSet(images, Augmenter(recipe, preprocess()), channels=3, seed=5)
 
     def epoch(workers: int) -> dict[int, torch.Tensor]:
         order = EpochOrder(range(10), batch_size=3, seed=5)

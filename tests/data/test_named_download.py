@@ -21,11 +21,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from vitlet.data.archives import MAX_SMALL, unpack
 from vitlet.data.named import OFFICIAL, load_named
 from vitlet.data.named import download as module
 from vitlet.data.named.download import download, fetch
 from vitlet.data.named.official import Remote
-from vitlet.data.named.unpack import MAX_SMALL, unpack
 from vitlet.errors import VitletError
 
 WNID = "n01440764"

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from vitlet.data.named import load_named
-from vitlet.data.named.listed import read_listed
+from vitlet.data.named.folders import read_listed
 from vitlet.data.named.pickles import read_pickle
 from vitlet.errors import VitletError
 

@@ -49,7 +49,7 @@ def apply(images: Tensor, name: str, sign: float, level: float = LEVEL) -> Tenso
 
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
-@pytest.mark.parametrize("name", [operation.__name__.lstrip("_") for operation in POINTWISE])
+@pytest.mark.parametrize("name", POINTWISE)
 def test_equals_pillow(name: str, sign: float) -> None:
     images = pictures()
     out = apply(images, name, sign)

@@ -102,7 +102,7 @@ def test_every_unreadable_file_is_listed_with_its_reason(tmp_path: Path) -> None
     save(Image.new("1", (MAX_PIXELS // 10_000 + 1, 10_000)), folder / "bomb.png")
     (folder / "gone.png").symlink_to(tmp_path / "nowhere")
     report = scan(tmp_path)
-    reasons = {Path(item.place.name).name: item.reason for item in report.unreadable}
+    reasons = {Path(item.name).name: item.reason for item in report.unreadable}
     assert set(reasons) == {"truncated.jpg", "empty.png", "text.png", "bomb.png", "gone.png"}
     assert "truncated" in reasons["truncated.jpg"].lower() and "empty" in reasons["empty.png"]
     assert "no image" in reasons["text.png"] and "pixels" in reasons["bomb.png"] and "No such" in reasons["gone.png"]
@@ -151,7 +151,7 @@ def test_odd_kinds_are_counted(tmp_path: Path) -> None:
         "PNG RGB",
     }
     assert kinds - {"GIF P"} <= set(report.kinds) and any(kind.startswith("GIF") for kind in report.kinds)
-    assert (report.rotated, report.animated, report.deep) == (1, 2, 2)
+    assert (report.exif_rotated, report.animated, report.more_than_8_bits) == (1, 2, 2)
     assert report.sizes is not None and (report.sizes.height.least, report.sizes.width.least) == (40, 20)
     assert not report.unreadable and sum(report.kinds.values()) == 13
 
@@ -163,7 +163,7 @@ def test_sixteen_bit_colour_is_seen_though_pillow_hides_it(tmp_path: Path) -> No
         _png(header, b"".join(b"\x00" + bytes(range(12)) for _ in range(2)))
     )
     report = scan(tmp_path)
-    assert report.deep == 1 and not report.unreadable
+    assert report.more_than_8_bits == 1 and not report.unreadable
 
 
 def _png(header: bytes, rows: bytes) -> bytes:
@@ -225,7 +225,7 @@ def test_different_pictures_are_not_copies(tmp_path: Path) -> None:
         sky = 120 + np.outer(slope, np.full(64, generator.uniform(0.8, 1.2))) + generator.normal(0, 2, (64, 64))
         save(Image.fromarray(sky.clip(0, 255).astype(np.uint8)), tmp_path / "train" / "cat" / f"sky {number}.png")
     report = scan(tmp_path)
-    assert not report.duplicates and report.search["plain"] >= 30
+    assert not report.duplicates and report.near_duplicate_search["plain"] >= 30
 
 
 def test_label_conflict_is_called_out(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_digits_are_no_copies_of_each_other() -> None:
     report = scan_dataset(
         Dataset(classes, Subset(images, tuple(range(1500))), None, Subset(images, test), ""), channels=1
     )
-    assert 20 <= report.leaks["test"]["train"] < 25 and report.search["likeness"] > 0.9
+    assert 20 <= report.leaks["test"]["train"] < 25 and report.near_duplicate_search["likeness"] > 0.9
     assert any("look alike" in hint for hint in report.hints) and any("--hflip 0" in hint for hint in report.hints)
 
 
@@ -360,7 +360,7 @@ class Deadly(Files):
 def test_a_killed_process_is_named(tmp_path: Path) -> None:
     images = Deadly((save(photo(0), tmp_path / "a.png"),), (0,))
     with pytest.raises(VitletError, match="was killed or could not start"):
-        measuring.measure({"train": images}, 3, workers=2)
+        measuring.measure_sets({"train": images}, 3, workers=2)
 
 
 def test_bad_requests() -> None:
@@ -395,7 +395,7 @@ def test_flip_hint(classes: list[str], warns: bool) -> None:
 @pytest.mark.parametrize(("side", "img_size"), [(8, 16), (32, 32), (64, 64), (96, 96), (500, 224)])
 def test_suggested_models_can_be_built(side: int, img_size: int, count: int) -> None:
     found = suggest(side, count, channels=3, grey=False, signs=True)
-    assert found.img_size == img_size and "not measured" in found.reason and found.to_dict()["measured"] is False
+    assert found.img_size == img_size and "not measured" in found.reason and not found.measured
     words = found.command.split()
     pairs = [word.split("=") for word in words if "=" in word]
     import timm  # here, so that processes that read from `Deadly` need not load it

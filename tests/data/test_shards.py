@@ -15,7 +15,7 @@ import torch
 
 import faults
 from vitlet.config import RunConfig
-from vitlet.data.augment import Augment, Recipe
+from vitlet.data.augment import Augmentation, Augmenter
 from vitlet.data.images import Dataset
 from vitlet.data.preprocess import Preprocess
 from vitlet.data.shards import ShardBatches, ShardStream, read_shards, write_shards
@@ -50,7 +50,7 @@ def stream_of(shards: str, **options: Any) -> ShardBatches:
     dataset = read_shards(shards)
     assert isinstance(dataset.train, ShardStream)
     preprocess = Preprocess((16, 16), crop_pct=1.0, mean=[0.5] * 3, std=[0.5] * 3)
-    augment = Augment(Recipe(scale=0.5), preprocess)
+    augment = Augmenter(Augmentation(scale=0.5), preprocess)
     return ShardBatches(dataset.train, augment, classes=3, channels=3, seed=0, **options)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import stat
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -16,10 +18,10 @@ import torch
 from PIL import Image
 
 from builders.digits import write_digits
-from vitlet.data import trees
+from vitlet.data import archives
 from vitlet.data.images import Arrays, Dataset, ImageSet
 from vitlet.data.sources import Request, load_dataset, load_unlabelled, open_dataset
-from vitlet.data.splits import fold, hold_out, keep
+from vitlet.data.splits import fold, hold_out, hold_out_items, keep
 from vitlet.errors import VitletError
 
 
@@ -71,13 +73,13 @@ def test_archives_give_the_same_images_as_the_folder(kind: str, shared_folder: P
 def test_members_that_lead_out_are_refused(name: str, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "bad.zip", "w") as opened:
         opened.writestr(name, png())
-    with pytest.raises(VitletError, match="leads out of it: refused"):
+    with pytest.raises(VitletError, match=r"is refused: .* leads out of its folder"):
         load(tmp_path / "bad.zip")
     with tarfile.open(tmp_path / "bad.tar", "w") as opened:
         member = tarfile.TarInfo(name)
         member.size = len(png())
         opened.addfile(member, io.BytesIO(png()))
-    with pytest.raises(VitletError, match="leads out of it: refused"):
+    with pytest.raises(VitletError, match=r"is refused: .* leads out of its folder"):
         load(tmp_path / "bad.tar")
 
 
@@ -86,20 +88,20 @@ def test_links_in_archives_are_refused(tmp_path: Path) -> None:
         link = zipfile.ZipInfo("a/link.png")
         link.external_attr = (stat.S_IFLNK | 0o777) << 16
         opened.writestr(link, "/etc/passwd")
-    with pytest.raises(VitletError, match="holds the link"):
+    with pytest.raises(VitletError, match=r"is refused: 'a/link\.png' is a link"):
         load(tmp_path / "bad.zip")
     with tarfile.open(tmp_path / "bad.tar", "w") as opened:
         member = tarfile.TarInfo("a/link.png")
         member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
         opened.addfile(member)
-    with pytest.raises(VitletError, match="holds the link"):
+    with pytest.raises(VitletError, match=r"is refused: 'a/link\.png' is a link"):
         load(tmp_path / "bad.tar")
 
 
 def test_bombs_in_archives_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as opened:
         opened.writestr("a/bomb.png", bytes(5_000_000))
-    monkeypatch.setattr(trees, "MAX_RATIO", 100)
+    monkeypatch.setattr(archives, "MAX_MEMBER_RATIO", 100)
     with pytest.raises(VitletError, match="unpacks to 5000000 bytes"):
         load(tmp_path / "bomb.zip")
 
@@ -507,6 +509,30 @@ def test_one_class_of_one_image_stays_in_training() -> None:
     train, held = hold_out(images, 0.25, 0)
     assert sorted(train.labels) == [0, 0, 0, 1]
     assert held.labels == [0]
+
+
+def test_items_without_a_class_are_held_out_by_number() -> None:
+    train, held = hold_out_items("abcdefghij", 0.3, 1)
+    assert len(held) == 3 and sorted(train + held) == list("abcdefghij")
+    assert (train, held) == hold_out_items("abcdefghij", 0.3, 1) != hold_out_items("abcdefghij", 0.3, 2)
+    assert hold_out_items("ab", 0.0, 1) == (["a", "b"], [])
+    with pytest.raises(VitletError, match="2 training images leave nothing to hold out"):
+        hold_out_items("ab", 0.1, 1)
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "data"),
+    [("pyarrow.parquet", "tables", "list.parquet"), ("datasets", "hub", "hf:owner/name"), ("webdataset", "shards", "")],
+)
+def test_a_missing_extra_is_named(
+    module: str, extra: str, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "list.parquet").touch()
+    index = {"classes": ["a", "b"], "splits": {"train": {"a.tar": 1}, "val": {"b.tar": 1}}}
+    (tmp_path / "shards.json").write_text(json.dumps(index))
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(VitletError, match=rf"needs {module.split('.')[0]}: pip install 'vitlet\[{extra}\]'"):
+        load(data if extra == "hub" else tmp_path / data)
 
 
 def test_write_digits_twice_differs(tmp_path: Path) -> None:

@@ -27,9 +27,7 @@ def images(folder: Path) -> ImageSet:
 def kept(
     found: ImageSet, transform: Transform = FIT, *, limit: int = 0, cache: Path | None = None, **options: bool
 ) -> Stored:
-    return keep_images(
-        found, transform, Storing(3, cache, limit, **options), one_size=transform is FIT, expected_bytes=300
-    )
+    return keep_images(found, transform, Storing(3, cache, limit, **options))
 
 
 @pytest.mark.parametrize("transform", [FIT, Shrink(8), Shrink(99)])

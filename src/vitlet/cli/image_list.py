@@ -6,7 +6,7 @@ import glob
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from vitlet.data.trees import SUFFIXES
+from vitlet.data.decode import IMAGE_SUFFIXES
 from vitlet.errors import VitletError
 
 STDIN = "-"
@@ -35,7 +35,7 @@ def _meant(word: str, listed: Iterable[str]) -> list[Path]:
     if path.is_dir():
         inside = sorted(each for each in path.rglob("*") if _is_image(each.relative_to(path)) and each.is_file())
         if not inside:
-            raise VitletError(f"the folder {path} holds no images ({', '.join(sorted(SUFFIXES))}).")
+            raise VitletError(f"the folder {path} holds no images ({', '.join(sorted(IMAGE_SUFFIXES))}).")
         return inside
     if not path.exists() and glob.has_magic(word):
         named = glob.glob(word, recursive=True)  # noqa: PTH207  a pattern may be absolute
@@ -47,7 +47,7 @@ def _meant(word: str, listed: Iterable[str]) -> list[Path]:
 
 
 def _is_image(inside: Path) -> bool:
-    return inside.suffix.lower() in SUFFIXES and not any(part.startswith(".") for part in inside.parts)
+    return inside.suffix.lower() in IMAGE_SUFFIXES and not any(part.startswith(".") for part in inside.parts)
 
 
 def _existing(name: str) -> Path:

@@ -16,12 +16,12 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as V
 
 from vitlet.data.preprocess import Preprocess
-from vitlet.data.randaugment import RandAugment, blend, grey
+from vitlet.data.randaugment import RandAugment, blend_rounded, luminance
 from vitlet.data.randomness import mix_seed
 
 Crop = Literal["resized", "padded", "none"]
 
-SMALL_SIDE = 64
+BATCHED_CROP_SIDE = 64
 """Up to this many pixels a side, images of one size are cropped together; above, one by one and antialiased."""
 
 CROP_KEYS = 4  # area, aspect, top, left
@@ -29,7 +29,7 @@ ERASE_KEYS = 6  # whether, area, aspect, top, left, seed of the noise
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Augmentation:
     """The parts of an augmentation.
 
     Attributes:
@@ -51,7 +51,7 @@ class Recipe:
     reprob: float = 0.0
 
 
-class Augment:
+class Augmenter:
     """A recipe for images of one target size.
 
     Args:
@@ -59,7 +59,7 @@ class Augment:
         preprocess: the size, and how pixels are normalised.
     """
 
-    def __init__(self, recipe: Recipe, preprocess: Preprocess) -> None:
+    def __init__(self, recipe: Augmentation, preprocess: Preprocess) -> None:
         self.recipe, self.preprocess = recipe, preprocess
         parts = [CROP_KEYS, 1, recipe.rand.keys if recipe.rand else 0, 3 if recipe.color_jitter else 0]
         self.parts = [*parts, ERASE_KEYS if recipe.reprob else 0]
@@ -94,7 +94,7 @@ class Augment:
             padding = self.recipe.padding if self.recipe.crop == "padded" else 0
             return shifted(stacked, padding, keys[:, 2:4], flips)
         boxes = self.boxes(keys)
-        if isinstance(images, Tensor) and max(self.preprocess.size) <= SMALL_SIDE:
+        if isinstance(images, Tensor) and max(self.preprocess.size) <= BATCHED_CROP_SIDE:
             return self._resample(images, boxes, flips)
         choices = zip(images, boxes, flips.tolist(), strict=True)
         return torch.stack([self._resized(image, box, flip) for image, box, flip in choices])
@@ -141,9 +141,9 @@ def shifted(images: Tensor, padding: int, keys: Tensor, flips: Tensor) -> Tensor
 def _jitter(pixels: Tensor, factors: Tensor) -> Tensor:
     """Brightness, contrast and saturation by ``factors`` ``(B, 3)``."""
     brightness, contrast, saturation = (factor[:, None, None, None] for factor in factors.unbind(1))
-    pixels = blend(pixels, torch.zeros(()), brightness)
-    pixels = blend(pixels, grey(pixels).mean((2, 3), keepdim=True), contrast)
-    return blend(pixels, grey(pixels), saturation)
+    pixels = blend_rounded(pixels, torch.zeros(()), brightness)
+    pixels = blend_rounded(pixels, luminance(pixels).mean((2, 3), keepdim=True), contrast)
+    return blend_rounded(pixels, luminance(pixels), saturation)
 
 
 def _erase(batch: Tensor, keys: Tensor, probability: float) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import io
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
@@ -21,8 +22,15 @@ from vitlet.errors import VitletError, first_line
 BACKGROUND = (255, 255, 255)
 """What shows through transparent pixels."""
 
+IMAGE_SUFFIXES = (
+    ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".jpe", ".jfif", ".ppm", ".pgm"
+)  # fmt: skip
+"""Endings of the files that are taken for images."""
+
 MAX_PIXELS = 100_000_000
 """Larger images are refused as decompression bombs."""
+
+Bytes = NDArray[np.uint8]
 
 _ORIENTATION = 0x0112  # the EXIF tag
 _BITS_PER_SAMPLE = 258  # the TIFF tag
@@ -37,6 +45,13 @@ class Header:
     bits: int
     rotated: bool
     animated: bool
+
+
+def is_image(path: str | PurePath) -> bool:
+    """Whether a relative path is that of an image, by its ending; hidden files and what macOS adds to a zip are not."""
+    path = PurePath(path)
+    hidden = any(part.startswith((".", "__MACOSX")) for part in path.parts)
+    return path.suffix.lower() in IMAGE_SUFFIXES and not hidden
 
 
 def read_image(path: Path, channels: int) -> Tensor:
@@ -59,23 +74,19 @@ def decode_with_header(content: bytes, channels: int, *, name: str) -> tuple[Ten
             with Image.open(io.BytesIO(content)) as opened:
                 if opened.width * opened.height > MAX_PIXELS:
                     raise Image.DecompressionBombError(f"{opened.width}x{opened.height} pixels")
-                header = _header(opened, content)
+                header = Header(
+                    format=opened.format or "",
+                    mode=opened.mode,
+                    bits=_bits(opened, content),
+                    rotated=opened.getexif().get(_ORIENTATION, 1) in range(2, 9),
+                    animated=bool(getattr(opened, "is_animated", False)),
+                )
                 pixels = _pixels(ImageOps.exif_transpose(opened), channels)
     except Exception as problem:  # damaged bytes make Pillow's readers fail in any way
         raise VitletError(
             f"cannot read the image {name}: {_reason(problem, content)}. Repair or remove it."
         ) from problem
     return torch.from_numpy(pixels), header
-
-
-def _header(image: Image.Image, content: bytes) -> Header:
-    return Header(
-        format=image.format or "",
-        mode=image.mode,
-        bits=_bits(image, content),
-        rotated=image.getexif().get(_ORIENTATION, 1) in range(2, 9),
-        animated=bool(getattr(image, "is_animated", False)),
-    )
 
 
 def _bits(image: Image.Image, content: bytes) -> int:
@@ -99,7 +110,7 @@ def _reason(problem: Exception, content: bytes) -> str:
     return first_line(problem)
 
 
-def _pixels(image: Image.Image, channels: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def _pixels(image: Image.Image, channels: int) -> Bytes:
     """``(channels, height, width)`` uint8 of a Pillow image of any mode."""
     if image.mode.startswith("I") or image.mode == "F":
         image = Image.fromarray(_to_bytes(np.asarray(image)))
@@ -112,9 +123,7 @@ def _pixels(image: Image.Image, channels: int) -> np.ndarray[tuple[int, ...], np
     return np.ascontiguousarray(array[None] if channels == 1 else array.transpose(2, 0, 1))
 
 
-def _to_bytes(
-    values: np.ndarray[tuple[int, ...], np.dtype[np.generic]],
-) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def _to_bytes(values: NDArray[np.generic]) -> Bytes:
     """Sixteen-bit (and wider) grey scaled to eight: 65535 becomes 255; floats are 0 to 1, to 255 or to 65535."""
     numbers = np.nan_to_num(values.astype(np.float64))
     if values.dtype.kind == "f":
@@ -124,7 +133,7 @@ def _to_bytes(
     return np.clip(np.rint(numbers / top * 255), 0, 255).astype(np.uint8)
 
 
-def _many_channels(image: Image.Image, channels: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def _many_channels(image: Image.Image, channels: int) -> Bytes:
     """The image's own bands, where there are as many as asked for (2: grey and alpha, 4: RGBA or CMYK)."""
     bands = np.atleast_3d(np.array(image)).transpose(2, 0, 1)
     if len(bands) != channels:

@@ -6,36 +6,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from vitlet.data.decode import decode_image
-from vitlet.data.images import Dataset
+from vitlet.data.images import Dataset, EncodedImages
 from vitlet.data.trees import SPLIT_OF
-from vitlet.errors import VitletError, first_line
+from vitlet.errors import VitletError, first_line, require_extra
 
 MARKERS = ("dataset_dict.json", "dataset_info.json", "state.json")
 
 
 @dataclass(frozen=True)
-class HubImages:
+class HubImages(EncodedImages):
     """A split of a Hugging Face dataset; images are decoded by our own rules."""
 
     table: Any
     column: str
     labels: tuple[int, ...]
     split: str
-    one_size: bool = False
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
     def content(self, index: int) -> bytes:
         entry = self.table[index][self.column]
         content: bytes = entry["bytes"] if entry["bytes"] is not None else Path(entry["path"]).read_bytes()
         return content
-
-    def image(self, index: int, channels: int) -> Tensor:
-        return decode_image(self.content(index), channels, name=self.name(index))
 
     def name(self, index: int) -> str:
         return f"{self.split} image {index}"
@@ -51,10 +41,7 @@ def is_saved_dataset(folder: Path) -> bool:
 
 def read_hub(source: str) -> Dataset:
     """All splits of a saved folder or of ``owner/name`` on the hub."""
-    try:
-        import datasets
-    except ImportError:
-        raise VitletError("Hugging Face datasets need an extra: pip install 'vitlet[hub]'.") from None
+    datasets = require_extra("datasets", "hub", "reading Hugging Face datasets")
     try:
         found = datasets.load_from_disk(source) if Path(source).is_dir() else datasets.load_dataset(source)
     except Exception as problem:  # offline, no such name, damaged files: each in a type of its own

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
@@ -12,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitlet.data.decode import decode_image
+from vitlet.data.decode import Bytes, decode_image
 from vitlet.errors import VitletError
 
 
@@ -64,26 +66,38 @@ class Dataset:
         return {name: images for name, images in found.items() if images is not None}
 
 
+class EncodedImages:
+    """Base of sets of encoded images: a set says where the bytes come from, the one decoder does the rest."""
+
+    labels: Sequence[int]
+    one_size: bool = False
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def content(self, index: int) -> bytes:
+        raise NotImplementedError
+
+    def name(self, index: int) -> str:
+        raise NotImplementedError
+
+    def image(self, index: int, channels: int) -> Tensor:
+        return decode_image(self.content(index), channels, name=self.name(index))
+
+
 @dataclass(frozen=True)
-class Files:
+class Files(EncodedImages):
     """Images in files."""
 
     paths: tuple[Path, ...]
     labels: tuple[int, ...]
     root: Path | None = None
-    one_size: bool = False
-
-    def __len__(self) -> int:
-        return len(self.paths)
 
     def content(self, index: int) -> bytes:
         try:
             return self.paths[index].read_bytes()
         except OSError as problem:
             raise VitletError(f"cannot read the image {self.paths[index]}: {problem.strerror}.") from problem
-
-    def image(self, index: int, channels: int) -> Tensor:
-        return decode_image(self.content(index), channels, name=self.name(index))
 
     def name(self, index: int) -> str:
         return str(self.paths[index])
@@ -104,7 +118,7 @@ class Arrays:
     """The set that these were decoded from, if they were."""
 
     @staticmethod
-    def of(images: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], labels: Sequence[int]) -> Arrays:
+    def of(images: Bytes, labels: Sequence[int]) -> Arrays:
         """From NumPy: ``(N, height, width)`` or ``(N, height, width, channels)``, uint8."""
         if images.dtype != np.uint8 or images.ndim not in (3, 4) or len(images) != len(labels):
             raise VitletError(
@@ -138,8 +152,32 @@ class Arrays:
         return self.names.key(index) if self.names else str(index)
 
 
+class Derived:
+    """Base of sets made of other sets: `locate` says which image of which set an index stands for."""
+
+    def locate(self, index: int) -> tuple[ImageSet, int]:
+        """The set that holds the image, and the index there."""
+        raise NotImplementedError
+
+    def content(self, index: int) -> bytes:
+        images, inner = self.locate(index)
+        return images.content(inner)
+
+    def image(self, index: int, channels: int) -> Tensor:
+        images, inner = self.locate(index)
+        return images.image(inner, channels)
+
+    def name(self, index: int) -> str:
+        images, inner = self.locate(index)
+        return images.name(inner)
+
+    def key(self, index: int) -> str:
+        images, inner = self.locate(index)
+        return images.key(inner)
+
+
 @dataclass(frozen=True)
-class Subset:
+class Subset(Derived):
     """Some images of a set."""
 
     base: ImageSet
@@ -156,60 +194,38 @@ class Subset:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def content(self, index: int) -> bytes:
-        return self.base.content(self.indices[index])
-
-    def image(self, index: int, channels: int) -> Tensor:
-        return self.base.image(self.indices[index], channels)
-
-    def name(self, index: int) -> str:
-        return self.base.name(self.indices[index])
-
-    def key(self, index: int) -> str:
-        return self.base.key(self.indices[index])
+    def locate(self, index: int) -> tuple[ImageSet, int]:
+        return self.base, self.indices[index]
 
 
 @dataclass(frozen=True)
-class Joined:
+class Joined(Derived):
     """Several sets, one after another."""
 
     parts: tuple[ImageSet, ...]
-
-    @property
-    def one_size(self) -> bool:
-        return False
+    one_size = False
 
     @cached_property
     def labels(self) -> list[int]:
         return [label for part in self.parts for label in part.labels]
 
-    @cached_property
-    def places(self) -> list[tuple[ImageSet, int]]:
-        """The part and the index within it, by index."""
-        return [(part, index) for part in self.parts for index in range(len(part))]
-
     def __len__(self) -> int:
-        return len(self.places)
+        return sum(map(len, self.parts))
 
-    def content(self, index: int) -> bytes:
-        part, inner = self.places[index]
-        return part.content(inner)
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [0, *accumulate(map(len, self.parts))]
 
-    def image(self, index: int, channels: int) -> Tensor:
-        part, inner = self.places[index]
-        return part.image(inner, channels)
-
-    def name(self, index: int) -> str:
-        part, inner = self.places[index]
-        return part.name(inner)
+    def locate(self, index: int) -> tuple[ImageSet, int]:
+        number = bisect(self._starts, index) - 1
+        return self.parts[number], index - self._starts[number]
 
     def key(self, index: int) -> str:
-        part, inner = self.places[index]
-        return f"{self.parts.index(part)}/{part.key(inner)}"
+        return f"{bisect(self._starts, index) - 1}/{super().key(index)}"
 
 
 @dataclass(frozen=True)
-class Standing:
+class Standing(Derived):
     """A set that stands for another: the same labels and names, the pixels by a way of its own."""
 
     base: ImageSet
@@ -222,14 +238,5 @@ class Standing:
     def __len__(self) -> int:
         return len(self.base)
 
-    def content(self, index: int) -> bytes:
-        return self.base.content(index)
-
-    def image(self, index: int, channels: int) -> Tensor:
-        return self.base.image(index, channels)
-
-    def name(self, index: int) -> str:
-        return self.base.name(index)
-
-    def key(self, index: int) -> str:
-        return self.base.key(index)
+    def locate(self, index: int) -> tuple[ImageSet, int]:
+        return self.base, index

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
-from vitlet.data.augment import Augment
+from vitlet.data.augment import Augmenter
 from vitlet.data.images import Arrays, ImageSet
 from vitlet.data.preprocess import Preprocess
 from vitlet.data.randomness import keyed_uniforms, mix_seed
@@ -24,7 +23,7 @@ WORKER_SECONDS = 300
 class TrainingSet(torch.utils.data.Dataset[Any]):
     """Augmented batches; a batch is asked for as [(epoch, index), ...] and depends on nothing else."""
 
-    def __init__(self, images: ImageSet, augment: Augment, *, channels: int, seed: int) -> None:
+    def __init__(self, images: ImageSet, augment: Augmenter, *, channels: int, seed: int) -> None:
         self.images, self.augment, self.channels, self.seed = images, augment, channels, seed
 
     def __getitems__(self, items: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
@@ -99,10 +98,9 @@ class EpochOrder(Sampler[list[tuple[int, int]]]):
             )
         self.members: list[Tensor] = []
         if balanced:
-            by_class: dict[int, list[int]] = defaultdict(list)
-            for index, label in enumerate(labels):
-                by_class[label].append(index)
-            self.members = [torch.tensor(found) for _, found in sorted(by_class.items())]
+            classes = torch.tensor(labels)
+            counts = classes.unique(return_counts=True)[1].tolist()
+            self.members = list(classes.argsort(stable=True).split(counts))  # the images of each class, in order
 
     def __len__(self) -> int:
         return self.steps * len(self.mine)

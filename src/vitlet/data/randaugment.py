@@ -7,12 +7,16 @@ float ``(B, C, H, W)`` in 0..255 and whole-valued; so are the results.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torchvision.transforms.v2 import functional as V
+
+from vitlet.errors import VitletError
 
 FILL = 128.0
 """Grey that fills what a turned or moved image leaves open."""
@@ -36,6 +40,22 @@ class RandAugment:
     layers: int = 2
     probability: float = 0.5
 
+    @staticmethod
+    def parse(text: str) -> RandAugment | None:
+        """By timm's name, such as ``rand-m9-mstd0.5-inc1`` (None for ``off``); operations are the increasing ones."""
+        if text == "off":
+            return None
+        found = re.findall(r"-(mstd|inc|m|n|p)(\d+(?:\.\d+)?)", text)
+        settings = {name: float(value) for name, value in found}
+        if text != "rand" + "".join(f"-{name}{value}" for name, value in found) or settings.get("inc", 1) != 1:
+            raise VitletError(f"aa is {text!r}; it needs to be 'off' or such as rand-m9-mstd0.5-inc1 (m, mstd, n, p).")
+        return RandAugment(
+            magnitude=settings.get("m", 9.0),
+            spread=settings.get("mstd", 0.0),
+            layers=int(settings.get("n", 2)),
+            probability=settings.get("p", 0.5),
+        )
+
     @property
     def keys(self) -> int:
         """Random numbers needed per image."""
@@ -56,58 +76,18 @@ class RandAugment:
 def _apply(images: Tensor, chosen: Tensor, sign: Tensor, level: Tensor) -> Tensor:
     """Each image by its own operation; images of one operation are done together."""
     images = images.clone()
-    moving = chosen >= len(POINTWISE)
-    for number, operation in enumerate(POINTWISE):
+    factor = (1 + sign * level * 0.9).clamp(min=0.1)
+    for number, operation in enumerate(POINTWISE.values()):
         rows = (chosen == number).nonzero()[:, 0]
         if len(rows):
-            images[rows] = operation(images[rows], sign[rows, None, None, None], level[rows, None, None, None])
-    rows = moving.nonzero()[:, 0]
+            images[rows] = operation(images[rows], factor[rows, None, None, None], level[rows, None, None, None])
+    rows = (chosen >= len(POINTWISE)).nonzero()[:, 0]
     if len(rows):
         images[rows] = _move(images[rows], chosen[rows] - len(POINTWISE), sign[rows] * level[rows])
     return images
 
 
-def _auto_contrast(images: Tensor, sign: Tensor, level: Tensor) -> Tensor:
-    low, high = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
-    stretched = ((images - low) * (255 / (high - low).clamp(min=1))).floor()
-    return torch.where(high > low, stretched, images)
-
-
-def _equalize(images: Tensor, sign: Tensor, level: Tensor) -> Tensor:
-    batch, channels, height, width = images.shape
-    flat = images.long().reshape(batch * channels, -1)
-    counts = torch.zeros(batch * channels, 256).scatter_add_(1, flat, torch.ones_like(flat, dtype=torch.float32))
-    highest = flat.amax(1, keepdim=True)
-    step = ((height * width - counts.gather(1, highest)) / 255).floor()  # the brightest level does not count
-    below = counts.cumsum(1) - counts
-    table = ((below + (step / 2).floor()) / step.clamp(min=1)).floor().clamp(0, 255)
-    same = torch.arange(256.0).expand_as(table)
-    return torch.where(step > 0, table, same).gather(1, flat).view_as(images)
-
-
-def _invert(images: Tensor, sign: Tensor, level: Tensor) -> Tensor:
-    return 255 - images
-
-
-def _posterize(images: Tensor, sign: Tensor, level: Tensor) -> Tensor:
-    bits = (4 - (level * 4).floor()).clamp(min=1)  # zero bits would be a black image (and crash Pillow 13)
-    unit = torch.exp2(8 - bits)
-    return (images / unit).floor() * unit
-
-
-def _solarize(images: Tensor, sign: Tensor, level: Tensor) -> Tensor:
-    return torch.where(images < 256 - (level * 256).floor(), images, 255 - images)
-
-
-def _solarize_add(images: Tensor, sign: Tensor, level: Tensor) -> Tensor:
-    return torch.where(images < 128, (images + (level * 110).floor()).clamp(max=255), images)
-
-
-def _factor(sign: Tensor, level: Tensor) -> Tensor:
-    return (1 + sign * level * 0.9).clamp(min=0.1)
-
-
-def grey(images: Tensor) -> Tensor:
+def luminance(images: Tensor) -> Tensor:
     """Luminance ``(B, 1, H, W)`` as Pillow weighs it; an image of another number of channels is averaged."""
     if images.shape[1] != 3:
         return images.mean(1, keepdim=True)
@@ -115,30 +95,31 @@ def grey(images: Tensor) -> Tensor:
     return (images * weights).sum(1, keepdim=True)
 
 
-def blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
-    """``other`` at factor 0, the image at 1, beyond it above."""
+def blend_rounded(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
+    """``other`` at factor 0, the image at 1, beyond it above; whole-valued."""
     return (other + (images - other) * factor).clamp(0, 255).round()
 
 
-def _color(images: Tensor, sign: Tensor, level: Tensor) -> Tensor:
-    return blend(images, grey(images), _factor(sign, level))
+def _auto_contrast(images: Tensor) -> Tensor:
+    low, high = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
+    stretched = ((images - low) * (255 / (high - low).clamp(min=1))).floor()
+    return torch.where(high > low, stretched, images)
 
 
-def _contrast(images: Tensor, sign: Tensor, level: Tensor) -> Tensor:
-    return blend(images, grey(images).mean((2, 3), keepdim=True).round(), _factor(sign, level))
+def _posterize(images: Tensor, level: Tensor) -> Tensor:
+    bits = (4 - (level * 4).floor()).clamp(min=1)  # zero bits would be a black image (and crash Pillow 13)
+    unit = torch.exp2(8 - bits)
+    return (images / unit).floor() * unit
 
 
-def _brightness(images: Tensor, sign: Tensor, level: Tensor) -> Tensor:
-    return blend(images, torch.zeros(()), _factor(sign, level))
-
-
-def _sharpness(images: Tensor, sign: Tensor, level: Tensor) -> Tensor:
+def _smooth(images: Tensor) -> Tensor:
+    """Pillow's smoothing filter; the border keeps its pixels."""
     channels = images.shape[1]
     kernel = images.new_tensor([[1.0, 1, 1], [1, 5, 1], [1, 1, 1]]).div(13).expand(channels, 1, 3, 3)
-    smooth = images.clone()  # the border keeps its pixels
+    smooth = images.clone()
     if min(images.shape[2:]) > 2:
         smooth[:, :, 1:-1, 1:-1] = F.conv2d(images, kernel, groups=channels).round()
-    return blend(images, smooth, _factor(sign, level))
+    return smooth
 
 
 def _move(images: Tensor, kind: Tensor, strength: Tensor) -> Tensor:
@@ -159,18 +140,24 @@ def _move(images: Tensor, kind: Tensor, strength: Tensor) -> Tensor:
 
 
 Operation = Callable[[Tensor, Tensor, Tensor], Tensor]
-POINTWISE: list[Operation] = [
-    _auto_contrast,
-    _equalize,
-    _invert,
-    _posterize,
-    _solarize,
-    _solarize_add,
-    _color,
-    _contrast,
-    _brightness,
-    _sharpness,
-]
+POINTWISE: dict[str, Operation] = {
+    "auto_contrast": lambda images, factor, level: _auto_contrast(images),
+    "equalize": lambda images, factor, level: V.equalize(images.byte()).float(),
+    "invert": lambda images, factor, level: 255 - images,
+    "posterize": lambda images, factor, level: _posterize(images, level),
+    "solarize": lambda images, factor, level: torch.where(images < 256 - (level * 256).floor(), images, 255 - images),
+    "solarize_add": lambda images, factor, level: torch.where(
+        images < 128, (images + (level * 110).floor()).clamp(max=255), images
+    ),
+    "color": lambda images, factor, level: blend_rounded(images, luminance(images), factor),
+    "contrast": lambda images, factor, level: blend_rounded(
+        images, luminance(images).mean((2, 3), keepdim=True).round(), factor
+    ),
+    "brightness": lambda images, factor, level: blend_rounded(images, torch.zeros(()), factor),
+    "sharpness": lambda images, factor, level: blend_rounded(images, _smooth(images), factor),
+}
+"""By name: of the images, the factor of a blend, and the level in 0..1."""
+
 MOVES = ["rotate", "shear_x", "shear_y", "translate_x", "translate_y"]
-OPERATIONS = [*(operation.__name__.lstrip("_") for operation in POINTWISE), *MOVES]
+OPERATIONS = [*POINTWISE, *MOVES]
 """Names in the order in which they are drawn."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-Numbers = np.ndarray[Any, np.dtype[np.uint64]]
+_UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 
 _GAMMA, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
@@ -32,10 +32,10 @@ def keyed_uniforms(count: int, seed: int, epochs: Sequence[int], indices: Sequen
     return torch.from_numpy((drawn >> np.uint64(40)).astype(np.float32) / np.float32(2**24))
 
 
-def _mix(mixed: Numbers, part: Numbers) -> Numbers:
+def _mix(mixed: _UInt64, part: _UInt64) -> _UInt64:
     """The step of `mix_seed` on arrays; unsigned numbers wrap around."""
     with np.errstate(over="ignore"):
         mixed = (mixed ^ (part + np.uint64(_GAMMA))) * np.uint64(_FIRST)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(_SECOND)
-        last: Numbers = mixed ^ (mixed >> np.uint64(31))
+        last: _UInt64 = mixed ^ (mixed >> np.uint64(31))
     return last

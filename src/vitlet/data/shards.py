@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -20,14 +21,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from vitlet.data.augment import Augment
-from vitlet.data.decode import decode_image
-from vitlet.data.images import Dataset, ImageSet
+from vitlet.data.augment import Augmenter
+from vitlet.data.decode import IMAGE_SUFFIXES, decode_image
+from vitlet.data.images import Dataset, EncodedImages, ImageSet
 from vitlet.data.randomness import keyed_uniforms, mix_seed
-from vitlet.errors import VitletError, first_line
+from vitlet.errors import VitletError, first_line, require_extra
 
 INDEX = "shards.json"
-KINDS = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
 BUFFER = 2048
 """Samples among which a stream is shuffled."""
 
@@ -35,21 +35,14 @@ Sample = tuple[str, bytes, int]  # key, encoded image, label
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedSamples(EncodedImages):
     """Encoded images in memory."""
 
     samples: tuple[Sample, ...]
     labels: tuple[int, ...]
-    one_size: bool = False
-
-    def __len__(self) -> int:
-        return len(self.samples)
 
     def content(self, index: int) -> bytes:
         return self.samples[index][1]
-
-    def image(self, index: int, channels: int) -> Tensor:
-        return decode_image(self.content(index), channels, name=self.name(index))
 
     def name(self, index: int) -> str:
         return self.samples[index][0]
@@ -119,23 +112,20 @@ def read_shards(data: str) -> Dataset:
     for split in ("val", "test"):
         if split in urls:
             samples = tuple(stream(urls[split], len(classes)))
-            sets[split] = Encoded(samples, tuple(label for _, _, label in samples))
+            sets[split] = EncodedSamples(samples, tuple(label for _, _, label in samples))
     note = f"{len(urls['train'])} shards of {data}, streamed"
     return Dataset(classes, sets["train"], sets.get("val"), sets.get("test"), note)
 
 
 def stream(urls: Sequence[str], classes: int) -> Iterator[Sample]:
     """All samples of these shards, in order."""
-    try:
-        import webdataset
-    except ImportError:
-        raise VitletError("streaming shards needs an extra: pip install 'vitlet[shards]'.") from None
+    webdataset = require_extra("webdataset", "shards", "streaming shards")
     everything = webdataset.WebDataset(
         list(urls), shardshuffle=False, nodesplitter=_all_of_them, workersplitter=_all_of_them, empty_check=False
     )
     try:
         for sample in everything:
-            kind = next((kind for kind in KINDS if kind in sample), None)
+            kind = next((suffix[1:] for suffix in IMAGE_SUFFIXES if suffix[1:] in sample), None)
             if kind is None or "cls" not in sample:
                 raise VitletError(
                     f"the sample {sample['__key__']} of {sample['__url__']} needs an image and a .cls file."
@@ -162,7 +152,7 @@ class ShardBatches(IterableDataset[Any]):
     def __init__(
         self,
         stream: ShardStream,
-        augment: Augment,
+        augment: Augmenter,
         *,
         classes: int,
         channels: int,
@@ -205,16 +195,12 @@ class ShardBatches(IterableDataset[Any]):
                 f"{self.stream.source} has {len(urls)} training shards for {readers} readers (processes times workers);"
                 " write more shards, or use fewer workers."
             )
-        samples = self._endless(urls[reader::readers], reader)
+        samples = chain.from_iterable(self._shuffled(urls[reader::readers], reader) for _ in repeat(None))  # endless
         done = self.start * len(self.mine)
         for batch in range(number, len(self), workers):
             chosen = [next(samples) for _ in range(self.batch_size // self.parts)]
             if batch >= done:
                 yield self._augmented(chosen)
-
-    def _endless(self, urls: Sequence[str], reader: int) -> Iterator[Sample]:
-        while True:
-            yield from self._shuffled(urls, reader)
 
     def _shuffled(self, urls: Sequence[str], worker: int) -> Iterator[Sample]:
         generator = torch.Generator().manual_seed(mix_seed(self.seed, self.epoch, worker))
@@ -237,8 +223,7 @@ class ShardBatches(IterableDataset[Any]):
 
 def write_shards(dataset: Dataset, folder: Path, *, per_shard: int = 1000) -> None:
     """Write a dataset as shards with their index; the encoded images are copied as they are."""
-    import webdataset
-
+    webdataset = require_extra("webdataset", "shards", "writing shards")
     folder.mkdir(parents=True, exist_ok=True)
     splits: dict[str, dict[str, int]] = {}
     for split, images in dataset.splits().items():

@@ -9,17 +9,18 @@ from pathlib import Path
 
 import torch
 
+from vitlet.data.archives import ArchiveTree
 from vitlet.data.hub import is_saved_dataset, read_hub
 from vitlet.data.images import Arrays, Dataset, ImageSet, Joined, Standing
 from vitlet.data.named import OFFICIAL, load_named
 from vitlet.data.shards import is_shards, read_shards
 from vitlet.data.splits import fold, hold_out, keep, pick_classes
 from vitlet.data.tables import read_numpy, read_table
-from vitlet.data.trees import ArchiveTree, FolderTree, Layout, find_layout, read_tree
+from vitlet.data.trees import FolderTree, Tree, TreeLayout, find_layout, read_tree
 from vitlet.errors import VitletError, nearest
 
-ARCHIVES = (".zip", ".tar")
-TABLES = (".csv", ".parquet", ".pq")
+ARCHIVE_SUFFIXES = (".zip", ".tar")
+TABLE_SUFFIXES = (".csv", ".parquet", ".pq")
 
 
 @dataclass(frozen=True)
@@ -62,21 +63,20 @@ def load_dataset(request: Request) -> Dataset:
     dataset, extra = _open(request)
     if request.classes is not None:
         dataset = _only_classes(dataset, request.classes)
-    groups = _groups(request.group_by, dataset.train, extra) if request.group_by else None
-    if request.group_by and groups:
-        for name, images in (("validation", None if request.folds else dataset.val), ("test", dataset.test)):
+    train, val = dataset.train, dataset.val
+    notes = [dataset.note] if dataset.note else []
+    groups, grouped = None, ""
+    if request.group_by:
+        groups, grouped = _groups(request.group_by, train, extra), ", groups kept whole"
+        for name, images in (("validation", None if request.folds else val), ("test", dataset.test)):
             if images is not None:
                 _require_apart(groups, _groups(request.group_by, images, extra), name)
-    notes = [dataset.note] if dataset.note else []
-    train, val = dataset.train, dataset.val
-    grouped = ", groups kept whole" if groups else ""
     if request.folds is not None:
         if val is not None:
             notes.append("the given validation images are not used")
         train, val = fold(train, request.folds, request.fold, request.seed, groups=groups)
-        notes.append(
-            f"validation images: fold {request.fold} of {request.folds} ({len(val)}), seed {request.seed}{grouped}"
-        )
+        which = f"fold {request.fold} of {request.folds} ({len(val)})"
+        notes.append(f"validation images: {which}, seed {request.seed}{grouped}")
     elif val is None and request.val_fraction > 0:
         total = len(train)
         train, val = hold_out(train, request.val_fraction, request.seed, groups=groups)
@@ -115,26 +115,24 @@ def load_unlabelled(request: Request) -> Dataset:
     paths = sorted([*layout.labelled["train"], *layout.loose])
     if not paths:
         raise VitletError(f"{request.data} holds no images.")
-    images = tree.images(paths, [0] * len(paths))
-    val = None
-    note = f"{len(images)} images without labels"
+    images, val, note = tree.images(paths, [0] * len(paths)), None, f"{len(paths)} images without labels"
     if request.val_fraction > 0 and len(images) > 1:
         images, val = hold_out(images, request.val_fraction, request.seed)
         note += f", {len(val)} of them held out"
     return Dataset((), keep(images, fraction=request.fraction, seed=request.seed), val, None, note)
 
 
-def _tree(data: str) -> FolderTree | ArchiveTree | None:
+def _tree(data: str) -> Tree | None:
     """The folder or archive of images that this is, or None."""
     path = Path(data)
     if path.is_dir() and not is_saved_dataset(path) and not is_shards(data):
         return FolderTree.open(path)
-    if path.is_file() and path.suffix.lower() in ARCHIVES:
+    if path.is_file() and path.suffix.lower() in ARCHIVE_SUFFIXES:
         return ArchiveTree.open(path)
     return None
 
 
-def _has_classes(layout: Layout) -> bool:
+def _has_classes(layout: TreeLayout) -> bool:
     """Whether a training with labels could be held on these images, and some class has two."""
     classes = [path.parts[layout.place] for path in layout.labelled["train"]]
     return 1 < len(set(classes)) < len(classes)
@@ -177,12 +175,14 @@ def _open(request: Request, fewest_classes: int = 2) -> tuple[Dataset, dict[str,
     if path.is_dir():
         return read_hub(data), {}
     suffix = path.suffix.lower()
-    if suffix in TABLES:
+    if suffix in TABLE_SUFFIXES:
         folder = Path(request.data_dir) if request.data_dir else None
         return read_table(path, root=folder, fewest_classes=fewest_classes)
     if suffix == ".npz":
         return read_numpy(path), {}
-    raise VitletError(f"{data} is a file of an unknown kind; known are {', '.join((*ARCHIVES, *TABLES, '.npz'))}.")
+    raise VitletError(
+        f"{data} is a file of an unknown kind; known are {', '.join((*ARCHIVE_SUFFIXES, *TABLE_SUFFIXES, '.npz'))}."
+    )
 
 
 def _only_classes(dataset: Dataset, names: Sequence[str]) -> Dataset:

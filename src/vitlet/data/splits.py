@@ -9,9 +9,15 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from typing import TypeVar
+
+import torch
 
 from vitlet.data.images import ImageSet, Subset
+from vitlet.data.randomness import mix_seed
 from vitlet.errors import VitletError
+
+Item = TypeVar("Item")
 
 
 def ranked(images: ImageSet, seed: int, salt: str) -> dict[int, list[int]]:
@@ -60,26 +66,37 @@ def hold_out(
     return _pick(images, set(range(len(images))) - held), _pick(images, held)
 
 
+def hold_out_items(items: Sequence[Item], fraction: float, seed: int) -> tuple[list[Item], list[Item]]:
+    """Items without a class (images with boxes or masks) to train on, and a random share of them to validate on.
+
+    The choice is a function of the number of items, their order and the seed.
+    """
+    count = round(len(items) * fraction)
+    if fraction > 0 and not 0 < count < len(items):
+        raise VitletError(
+            f"{len(items)} training images leave nothing to hold out {fraction:g} of. Add validation images, or use"
+            " --val-fraction 0."
+        )
+    order = torch.randperm(len(items), generator=torch.Generator().manual_seed(mix_seed(seed))).tolist()
+    held = set(order[:count])
+    return [item for place, item in enumerate(items) if place not in held], [items[place] for place in sorted(held)]
+
+
 def fold(
     images: ImageSet, folds: int, number: int, seed: int, *, groups: Sequence[str] | None = None
 ) -> tuple[Subset, Subset]:
     """Training and validation images of one of ``folds`` parts (``number`` from 1), every class dealt evenly."""
     if not 1 <= number <= folds or folds < 2:
         raise VitletError(f"fold {number} of {folds}: needs at least 2 folds and a number from 1 to {folds}.")
-    part: dict[int, int] = {}
     if groups is not None:
         names = sorted(set(groups), key=lambda name: draw(seed, "fold", name))
         if len(names) < folds:
             raise VitletError(f"found {len(names)} groups for {folds} folds; each fold needs one.")
-        dealt = {name: position % folds for position, name in enumerate(names)}
-        part = {index: dealt[group] for index, group in enumerate(groups)}
-    else:
-        position = 0
-        for members in ranked(images, seed, "fold").values():  # dealt on from class to class, so that sizes stay even
-            for index in members:
-                part[index] = position % folds
-                position += 1
-    held = {index for index, dealt_to in part.items() if dealt_to == number - 1}
+        chosen = set(names[number - 1 :: folds])
+        held = {index for index, group in enumerate(groups) if group in chosen}
+    else:  # dealt on from class to class, so that sizes stay even
+        dealt = [index for members in ranked(images, seed, "fold").values() for index in members]
+        held = set(dealt[number - 1 :: folds])
     return _pick(images, set(range(len(images))) - held), _pick(images, held)
 
 

@@ -11,12 +11,12 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -36,10 +36,19 @@ VERSION = "1"
 class Transform(Protocol):
     """Makes a decoded image smaller."""
 
+    @property
+    def one_size(self) -> bool:
+        """Whether all images come out with the same height and width."""
+        ...
+
     def __call__(self, image: Tensor) -> Tensor: ...
 
     def key(self) -> str:
         """What the pixels depend on besides the image."""
+        ...
+
+    def expected_bytes(self, channels: int) -> int:
+        """About how large an image will be, to choose between memory and disk."""
         ...
 
 
@@ -48,6 +57,7 @@ class Fit:
     """The pixels that evaluation sees."""
 
     preprocess: Preprocess
+    one_size: ClassVar[bool] = True
 
     def __call__(self, image: Tensor) -> Tensor:
         return self.preprocess.pixels(image)
@@ -56,12 +66,16 @@ class Fit:
         height, width = self.preprocess.size
         return f"fit {height}x{width} {self.preprocess.crop_pct:.6f}"
 
+    def expected_bytes(self, channels: int) -> int:
+        return channels * math.prod(self.preprocess.size)
+
 
 @dataclass(frozen=True)
 class Shrink:
     """Scale an image down so that its shorter side is at most ``side``; smaller images stay as they are."""
 
     side: int
+    one_size: ClassVar[bool] = False
 
     def __call__(self, image: Tensor) -> Tensor:
         height, width = image.shape[1:]
@@ -74,6 +88,9 @@ class Shrink:
 
     def key(self) -> str:
         return f"shrink {self.side}"
+
+    def expected_bytes(self, channels: int) -> int:
+        return channels * self.side * self.side * 4 // 3  # a photograph is not square
 
 
 @dataclass(frozen=True)
@@ -144,42 +161,31 @@ class Packed(Standing):
         self.__dict__.update(state)
 
 
-def keep_images(
-    images: ImageSet, transform: Transform, storing: Storing, *, one_size: bool, expected_bytes: int
-) -> Stored:
-    """Decode every image once and keep it: a broken file stops a run before it begins, or is counted.
+def keep_images(images: ImageSet, transform: Transform, storing: Storing) -> Stored:
+    """Decode every image once and keep what the transform makes of it, in memory or on disk.
 
-    Args:
-        images: the set.
-        transform: on decoded images.
-        storing: where to.
-        one_size: whether the transform makes all images the same size.
-        expected_bytes: of one image, to choose between memory and disk.
+    A file that cannot be read stops a run before it begins, or is counted.
     """
-    if expected_bytes * len(images) <= storing.limit:
+    expected = transform.expected_bytes(storing.channels) * len(images)
+    if expected <= storing.limit:
         return _in_memory(images, transform, storing)
-    if storing.folder is None:
-        left, skipped = readable(images, storing) if storing.skip_unreadable else (images, ())
-        return Stored(Lazy(left, one_size, transform), skipped)
-    return _on_disk(images, transform, storing, expected_bytes * len(images))
+    if storing.folder is not None:
+        return _on_disk(images, transform, storing, storing.folder, expected)
+    left, skipped = readable(images, storing) if storing.skip_unreadable else (images, ())
+    return Stored(Lazy(left, transform.one_size, transform), skipped)
 
 
 def readable(images: ImageSet, storing: Storing) -> tuple[ImageSet, tuple[str, ...]]:
     """The images that can be decoded, and why the others cannot."""
-    found = [str(each) if isinstance(each, VitletError) else "" for each in _decoded(images, _nothing_of, storing)]
-    good, skipped = [index for index, problem in enumerate(found) if not problem], [each for each in found if each]
-    _require_some(good, skipped)
-    return (Subset(images, tuple(good)) if skipped else images), tuple(skipped)
+    good: list[int] = []
+    skipped = _decode_all(images, lambda image: image[:0], storing, lambda index, _: good.append(index))
+    return (Subset(images, tuple(good)) if skipped else images), skipped
 
 
-def _nothing_of(image: Tensor) -> Tensor:
-    return image[:0]
-
-
-def _decoded(
-    images: ImageSet, transform: Callable[[Tensor], Tensor], storing: Storing
-) -> Iterator[Tensor | VitletError]:
-    """Every image in order, decoded by a few threads, or the sentence that says why it could not be."""
+def _decode_all(
+    images: ImageSet, transform: Callable[[Tensor], Tensor], storing: Storing, keep: Callable[[int, Tensor], None]
+) -> tuple[str, ...]:
+    """Hand every image to ``keep``, in order, decoded by a few threads; why the others could not be, if any may."""
 
     def decode(index: int) -> Tensor | VitletError:
         try:
@@ -189,55 +195,54 @@ def _decoded(
                 raise
             return problem
 
+    skipped = []
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         for start in range(0, len(images), 1024):  # not all at once: results wait in memory
-            yield from pool.map(decode, range(start, min(start + 1024, len(images))))
+            for index, image in enumerate(pool.map(decode, range(start, min(start + 1024, len(images)))), start):
+                if isinstance(image, VitletError):
+                    skipped.append(" ".join(str(image).splitlines()))
+                else:
+                    keep(index, image)
+    if len(skipped) == len(images):
+        raise VitletError(f"none of {len(images)} images could be read; the first: {skipped[0] if skipped else 'none'}")
+    return tuple(skipped)
 
 
 def _in_memory(images: ImageSet, transform: Transform, storing: Storing) -> Stored:
-    kept: list[Tensor] = []
-    good: list[int] = []
-    skipped = []
-    for index, image in enumerate(_decoded(images, transform, storing)):
-        if isinstance(image, VitletError):
-            skipped.append(str(image))
-        else:
-            kept.append(image)
-            good.append(index)
-    _require_some(good, skipped)
-    left = images if not skipped else Subset(images, tuple(good))
-    if len({image.shape for image in kept}) == 1:
-        return Stored(Arrays(torch.stack(kept), tuple(left.labels), names=left), tuple(skipped))
-    return Stored(Loose(left, False, tuple(kept)), tuple(skipped))
+    kept: dict[int, Tensor] = {}
+    skipped = _decode_all(images, transform, storing, kept.__setitem__)
+    left = Subset(images, tuple(kept)) if skipped else images
+    if len({image.shape for image in kept.values()}) == 1:
+        return Stored(Arrays(torch.stack([*kept.values()]), tuple(left.labels), names=left), skipped)
+    return Stored(Loose(left, False, tuple(kept.values())), skipped)
 
 
-def _on_disk(images: ImageSet, transform: Transform, storing: Storing, expected: int) -> Stored:
-    assert storing.folder is not None
+def _on_disk(images: ImageSet, transform: Transform, storing: Storing, folder: Path, expected: int) -> Stored:
     try:
-        storing.folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise VitletError(f"cannot make the cache folder {storing.folder}: {problem.strerror}.") from problem
-    target = storing.folder / content_key(images, f"{VERSION} {storing.channels} {transform.key()}")
+        raise VitletError(f"cannot make the cache folder {folder}: {problem.strerror}.") from problem
+    target = folder / content_key(images, f"{VERSION} {storing.channels} {transform.key()}")
     with FileLock(target.with_suffix(".lock")):  # a second process waits, then finds the cache
         if not target.is_dir():
-            free = shutil.disk_usage(storing.folder).free
+            free = shutil.disk_usage(folder).free
             if expected > 0.9 * free:
                 raise VitletError(
-                    f"the image cache would take about {expected / 2**30:.1f} GiB in {storing.folder}, where"
+                    f"the image cache would take about {expected / 2**30:.1f} GiB in {folder}, where"
                     f" {free / 2**30:.1f} GiB are free. Choose another --cache-dir, or --cache none."
                 )
-            building = Path(tempfile.mkdtemp(prefix=".building-", dir=storing.folder))
+            building = Path(tempfile.mkdtemp(prefix=".building-", dir=folder))
             try:
                 _write_pack(images, transform, storing, building)
                 building.rename(target)
             except BaseException:
                 shutil.rmtree(building, ignore_errors=True)
                 raise
-    places = np.load(target / "places.npy", allow_pickle=False)
-    good = places[:, 1] > 0  # files that could not be read have no channels
     skipped = tuple((target / "skipped.txt").read_text(encoding="utf-8").splitlines())
     if skipped and not storing.skip_unreadable:
         raise VitletError(skipped[0])
+    places = np.load(target / "places.npy", allow_pickle=False)
+    good = places[:, 1] > 0  # files that could not be read have no channels
     base = images if good.all() else Subset(images, tuple(np.flatnonzero(good).tolist()))
     places = places[good]
     one_size = bool((places[:, 1:] == places[:1, 1:]).all())
@@ -246,28 +251,17 @@ def _on_disk(images: ImageSet, transform: Transform, storing: Storing, expected:
 
 def _write_pack(images: ImageSet, transform: Transform, storing: Storing, folder: Path) -> None:
     places = np.zeros((len(images), 4), dtype=np.int64)
-    skipped = []
-    offset = 0
     with (folder / "pixels.bin").open("wb") as file:
-        for index, image in enumerate(_decoded(images, transform, storing)):
-            if isinstance(image, VitletError):
-                skipped.append(" ".join(str(image).splitlines()))
-                continue
-            places[index] = (offset, *image.shape)
+
+        def write(index: int, image: Tensor) -> None:
+            places[index] = (file.tell(), *image.shape)
             file.write(image.contiguous().numpy().tobytes())
-            offset += image.numel()
+
+        skipped = _decode_all(images, transform, storing, write)
         file.flush()
         os.fsync(file.fileno())
-    _require_some(np.flatnonzero(places[:, 1]).tolist(), skipped)
     np.save(folder / "places.npy", places)
     (folder / "skipped.txt").write_text("\n".join(skipped), encoding="utf-8")
-
-
-def _require_some(good: list[int], skipped: list[str]) -> None:
-    if not good:
-        raise VitletError(
-            f"none of {len(skipped)} images could be read; the first: {skipped[0] if skipped else 'none'}"
-        )
 
 
 def content_key(images: ImageSet, what: str) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from vitlet.data.images import Arrays, Dataset, Files
 from vitlet.data.trees import SPLIT_OF
-from vitlet.errors import VitletError, first_line, nearest
+from vitlet.errors import VitletError, first_line, nearest, require_extra
 
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "image", "filepath")
 LABEL_COLUMNS = ("label", "class", "target", "category", "class_name")
@@ -77,10 +77,7 @@ def _read_csv(file: Path) -> list[dict[str, str]]:
 
 
 def _read_parquet(file: Path) -> list[dict[str, Any]]:
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise VitletError("reading Parquet needs pyarrow: pip install 'vitlet[tables]', or give a CSV file.") from None
+    parquet = require_extra("pyarrow.parquet", "tables", "reading Parquet (a CSV file does without)")
     try:
         rows: list[dict[str, Any]] = parquet.read_table(file).to_pylist()
     except Exception as problem:  # pyarrow has its own errors
@@ -89,12 +86,11 @@ def _read_parquet(file: Path) -> list[dict[str, Any]]:
 
 
 def _column(file: Path, row: Mapping[str, Any], names: Sequence[str]) -> str:
-    for name in names:
-        for column in row:
-            if column.lower() == name:
-                return column
-    hint = nearest(names[0], [str(column) for column in row])
-    raise VitletError(f"{file} has the columns {', '.join(map(str, row))}; it needs one named {names[0]!r}.{hint}")
+    found = [column for name in names for column in row if column.lower() == name]
+    if not found:
+        hint = nearest(names[0], [str(column) for column in row])
+        raise VitletError(f"{file} has the columns {', '.join(map(str, row))}; it needs one named {names[0]!r}.{hint}")
+    return found[0]
 
 
 def _classes(file: Path, labels: Sequence[str], fewest: int) -> tuple[tuple[str, ...], dict[str, int]]:
@@ -102,17 +98,17 @@ def _classes(file: Path, labels: Sequence[str], fewest: int) -> tuple[tuple[str,
     names = sorted(set(labels))
     if "" in names:
         raise VitletError(f"{file}, line {labels.index('') + 2}: the label is empty; every image needs one.")
+    classes = tuple(names)
+    index = {name: position for position, name in enumerate(names)}
     if fewest > 1 and all(name.isdecimal() for name in names):
-        numbers = sorted({int(name) for name in names})
-        if numbers[-1] >= len(numbers):
-            missing = next(number for number in range(numbers[-1]) if number not in set(numbers))
+        index = {name: int(name) for name in names}
+        classes = tuple(map(str, sorted(set(index.values()))))
+        missing = next((number for number in range(len(classes)) if str(number) not in classes), None)
+        if missing is not None:
             raise VitletError(
-                f"{file}: labels are numbers up to {numbers[-1]}, but none is {missing}; they need to be"
+                f"{file}: labels are numbers up to {classes[-1]}, but none is {missing}; they need to be"
                 " 0, 1, 2, ... without gaps, or names."
             )
-        classes, index = tuple(str(number) for number in numbers), {name: int(name) for name in names}
-    else:
-        classes, index = tuple(names), {name: position for position, name in enumerate(names)}
     if len(classes) < fewest:
         raise VitletError(f"{file} lists one class ({classes[0]!r}); a classifier needs at least two.")
     return classes, index

@@ -7,47 +7,20 @@ could be a split as well as a class, the tree is refused: a guess would train on
 from __future__ import annotations
 
 import os
-import tarfile
-import zipfile
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
-from torch import Tensor
-
-from vitlet.data.decode import decode_image
+from vitlet.data.archives import ArchiveTree
+from vitlet.data.decode import is_image
 from vitlet.data.images import Dataset, Files, ImageSet
-from vitlet.errors import VitletError, first_line
+from vitlet.errors import VitletError
 
-SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 SPLIT_OF = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
     ("val", "valid", "validation"), "val"
 )
 """Of a folder's or a row's word in lower case, the split that it means."""
-
-MAX_MEMBER = 512 * 2**20
-MAX_RATIO = 1000
-"""Compressed members that would grow larger, or by more, are refused as bombs."""
-
-
-class Tree(Protocol):
-    """Relative paths of the image files, and a way to make a set of some of them."""
-
-    @property
-    def name(self) -> str:
-        """For sentences."""
-        ...
-
-    @property
-    def paths(self) -> tuple[PurePosixPath, ...]:
-        """Relative, with forward slashes, sorted."""
-        ...
-
-    def images(self, paths: Sequence[PurePosixPath], labels: Sequence[int]) -> ImageSet:
-        """These files as labelled images."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -55,11 +28,11 @@ class FolderTree:
     """A folder on disk."""
 
     root: Path
-    paths: tuple[PurePosixPath, ...]
+    paths: tuple[PurePosixPath, ...]  # of the images: relative, sorted
 
     @property
     def name(self) -> str:
-        """For sentences."""
+        """For error messages."""
         return str(self.root)
 
     @staticmethod
@@ -76,93 +49,7 @@ class FolderTree:
         return Files(tuple(self.root / path for path in paths), tuple(labels), self.root)
 
 
-@dataclass
-class ArchiveTree:
-    """A zip or an uncompressed tar file, read in place: nothing is unpacked."""
-
-    file: Path
-    paths: tuple[PurePosixPath, ...]
-    places: dict[PurePosixPath, tuple[int, int] | str]  # of a tar: offset and size; of a zip: the name as it is written
-    _open: dict[int, zipfile.ZipFile] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def name(self) -> str:
-        """For sentences."""
-        return str(self.file)
-
-    @staticmethod
-    def open(file: Path) -> ArchiveTree:
-        """List an archive; refuses members that would leave it, links, and bombs."""
-        try:
-            if zipfile.is_zipfile(file):
-                return _open_zip(file)
-            return _open_tar(file)
-        except (OSError, zipfile.BadZipFile, tarfile.TarError, EOFError) as problem:
-            raise VitletError(f"cannot read the archive {file}: {first_line(problem)}.") from problem
-
-    def read(self, path: PurePosixPath) -> bytes:
-        """The bytes of a member; safe in threads and in processes that were forked."""
-        place = self.places[path]
-        if not isinstance(place, str):
-            offset, size = place
-            with self.file.open("rb") as opened:
-                opened.seek(offset)
-                return opened.read(size)
-        process = os.getpid()
-        if process not in self._open:
-            self._open[process] = zipfile.ZipFile(self.file)
-        try:
-            return self._open[process].read(place)
-        except (zipfile.BadZipFile, OSError, RuntimeError, EOFError) as problem:
-            raise VitletError(f"cannot read {path} in {self.file}: {first_line(problem)}.") from problem
-
-    def images(self, paths: Sequence[PurePosixPath], labels: Sequence[int]) -> Members:
-        return Members(self, tuple(paths), tuple(labels))
-
-    def __getstate__(self) -> dict[str, object]:
-        return self.__dict__ | {"_open": {}}
-
-
-@dataclass(frozen=True)
-class Members:
-    """Images inside an archive."""
-
-    tree: ArchiveTree
-    paths: tuple[PurePosixPath, ...]
-    labels: tuple[int, ...]
-    one_size: bool = False
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def content(self, index: int) -> bytes:
-        return self.tree.read(self.paths[index])
-
-    def image(self, index: int, channels: int) -> Tensor:
-        return decode_image(self.content(index), channels, name=self.name(index))
-
-    def name(self, index: int) -> str:
-        return f"{self.tree.file}:{self.paths[index]}"
-
-    def key(self, index: int) -> str:
-        return str(self.paths[index])
-
-
-def is_image(name: str) -> bool:
-    """By its ending; names that begin with a dot are not."""
-    return not name.startswith(".") and PurePosixPath(name).suffix.lower() in SUFFIXES
-
-
-def check_member(file: Path, name: str) -> PurePosixPath:
-    """The member's path, unless it would leave the archive."""
-    path = PurePosixPath(name.replace("\\", "/"))
-    if path.is_absolute() or ".." in path.parts or any(":" in part for part in path.parts[:1]):
-        raise VitletError(f"the archive {file} holds {name!r}, which leads out of it: refused.")
-    return path
-
-
-def _wanted(path: PurePosixPath) -> bool:
-    return is_image(path.name) and not any(part.startswith((".", "__MACOSX")) for part in path.parts)
+Tree = FolderTree | ArchiveTree
 
 
 def _cannot_list(problem: OSError) -> None:
@@ -175,44 +62,8 @@ def _leads_up(folder: str, name: str) -> bool:
     return link.is_symlink() and any(above.resolve() == link.resolve() for above in link.parents)
 
 
-def _open_zip(file: Path) -> ArchiveTree:
-    places: dict[PurePosixPath, tuple[int, int] | str] = {}
-    with zipfile.ZipFile(file) as opened:
-        for member in opened.infolist():
-            path = check_member(file, member.filename)
-            if member.is_dir() or not _wanted(path):
-                continue
-            if (member.external_attr >> 16) & 0o170000 == 0o120000:
-                raise VitletError(f"the archive {file} holds the link {member.filename!r}: refused.")
-            ratio = member.file_size / max(1, member.compress_size)
-            if member.file_size > MAX_MEMBER or ratio > MAX_RATIO:
-                raise VitletError(
-                    f"the archive {file} holds {member.filename!r}, which unpacks to {member.file_size} bytes: refused."
-                )
-            places[path] = member.filename
-    return ArchiveTree(file, tuple(sorted(places)), places)
-
-
-def _open_tar(file: Path) -> ArchiveTree:
-    places: dict[PurePosixPath, tuple[int, int] | str] = {}
-    try:
-        with tarfile.open(file, "r:") as opened:
-            for member in opened:
-                path = check_member(file, member.name)
-                if member.issym() or member.islnk():
-                    raise VitletError(f"the archive {file} holds the link {member.name!r}: refused.")
-                if member.isfile() and _wanted(path):
-                    places[path] = (member.offset_data, member.size)
-    except tarfile.ReadError:
-        if tarfile.is_tarfile(file):
-            advice = "Unpack it, or make a plain tar or zip."
-            raise VitletError(f"{file} is a compressed tar, which cannot be read in place. {advice}") from None
-        raise VitletError(f"{file} is neither a zip nor a tar file, or is damaged.") from None
-    return ArchiveTree(file, tuple(sorted(places)), places)
-
-
 @dataclass(frozen=True)
-class Layout:
+class TreeLayout:
     """The paths of a tree by split.
 
     Attributes:
@@ -228,7 +79,7 @@ class Layout:
     others: int
 
 
-def find_layout(tree: Tree) -> Layout:
+def find_layout(tree: Tree) -> TreeLayout:
     """Which folders are splits and which are classes; refused where that is open."""
     strip = _depth_around(tree.paths)
     split = _has_splits(tree, strip)
@@ -243,7 +94,7 @@ def find_layout(tree: Tree) -> Layout:
             loose.append(path)
         else:
             others += 1
-    return Layout(found, loose, strip + split, others)
+    return TreeLayout(found, loose, strip + split, others)
 
 
 def _has_splits(tree: Tree, strip: int) -> bool:

@@ -2,45 +2,30 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from vitlet.config import RunConfig
-from vitlet.data.augment import Crop, Recipe
+from vitlet.data.augment import Augmentation, Crop
 from vitlet.data.images import Dataset, ImageSet
 from vitlet.data.named import OFFICIAL
 from vitlet.data.preprocess import Preprocess
 from vitlet.data.randaugment import RandAugment
 from vitlet.data.shards import ShardStream
 from vitlet.data.sources import Request
-from vitlet.data.store import Fit, Shrink, Stored, Storing, default_cache_folder, keep_images, readable
+from vitlet.data.store import Fit, Shrink, Stored, Storing, Transform, default_cache_folder, keep_images, readable
 from vitlet.errors import VitletError
 
-SMALL_SIDE = 64
+PADDED_CROP_SIDE = 64
 """Up to this many pixels a side, crop ``auto`` moves images by a few pixels instead of cutting parts out."""
 
 
 def data_request(config: RunConfig) -> Request:
-    """Which images a run asks for."""
-    return Request(
-        config.data,
-        data_dir=config.data_dir,
-        download=config.download,
-        class_list=config.class_list,
-        partial=config.partial,
-        classes=config.classes,
-        val_fraction=config.val_fraction,
-        folds=config.folds,
-        fold=config.fold,
-        group_by=config.group_by,
-        fraction=config.fraction,
-        per_class=config.per_class,
-        seed=config.seed,
-    )
+    """Which images a run asks for: its settings of the same names."""
+    return Request(**{each.name: getattr(config, each.name) for each in fields(Request)})
 
 
 def other_request(config: RunConfig, data: str, data_dir: str | None) -> Request:
@@ -61,80 +46,44 @@ def choose_crop(config: RunConfig) -> Crop:
     """The kind of crop that training uses."""
     assert config.img_size is not None
     if config.crop == "auto" or config.crop is None:
-        return "padded" if max(config.img_size) <= SMALL_SIDE else "resized"
+        return "padded" if max(config.img_size) <= PADDED_CROP_SIDE else "resized"
     return config.crop
 
 
-def make_recipe(config: RunConfig) -> Recipe:
+def make_augmentation(config: RunConfig) -> Augmentation:
     """The augmentation of a resolved run."""
     assert config.img_size is not None
-    return Recipe(
+    return Augmentation(
         crop=choose_crop(config),
         scale=config.scale or 1.0,
         padding=min(4, max(1, min(config.img_size) // 8)),
         hflip=config.hflip or 0.0,
-        rand=parse_rand_augment(config.aa or "off"),
+        rand=RandAugment.parse(config.aa or "off"),
         color_jitter=config.color_jitter or 0.0,
         reprob=config.reprob or 0.0,
     )
 
 
-def parse_rand_augment(text: str) -> RandAugment | None:
-    """timm's name for a RandAugment, such as ``rand-m9-mstd0.5-inc1``; operations are always the increasing ones."""
-    if text == "off":
-        return None
-    words = text.split("-")
-    settings: dict[str, float] = {}
-    for word in words[1:]:
-        match = re.fullmatch(r"(mstd|inc|m|n|p)(\d+(?:\.\d+)?)", word)
-        if match is None:
-            words = []
-            break
-        settings[match[1]] = float(match[2])
-    if not words or words[0] != "rand" or settings.get("inc", 1) != 1:
-        raise VitletError(f"aa is {text!r}; it needs to be 'off' or such as rand-m9-mstd0.5-inc1 (m, mstd, n, p).")
-    return RandAugment(
-        magnitude=settings.get("m", 9.0),
-        spread=settings.get("mstd", 0.0),
-        layers=int(settings.get("n", 2)),
-        probability=settings.get("p", 0.5),
-    )
-
-
-def keep_splits(config: RunConfig, dataset: Dataset, preprocess: Preprocess) -> Dataset:
+def decode_splits(config: RunConfig, dataset: Dataset, preprocess: Preprocess) -> Dataset:
     """Decode every image once and keep it, in memory or in the cache; a broken file stops here, or is counted."""
     folder = Path(config.cache_dir) if config.cache_dir else default_cache_folder()
     storing = Storing(
         config.in_chans, folder if config.cache == "auto" else None, skip_unreadable=config.skip_unreadable
     )
-    if isinstance(dataset.train, ShardStream):
-        train = Stored(dataset.train)
-    else:
-        train = _keep_training(dataset.train, make_recipe(config), preprocess, storing)
-    stored = {"train": train}
+    training: Transform = Shrink(-(-max(preprocess.size) * 8 // 7))  # 256 for 224
+    if choose_crop(config) != "resized":  # shifts need images of the very size
+        training = Fit(Preprocess(preprocess.size, crop_pct=1.0, mean=preprocess.mean, std=preprocess.std))
+    stored = {}
     for split, images in dataset.splits().items():
-        if split != "train":
-            stored[split] = _keep_fitted(images, preprocess, storing)
+        transform = training if split == "train" else Fit(preprocess)
+        streamed = isinstance(images, ShardStream)
+        stored[split] = Stored(images) if streamed else keep_images(images, transform, storing)
     skipped = [reason for part in stored.values() for reason in part.skipped]
     note = dataset.note
     if skipped:
         note += f"; files left out because they could not be read: {len(skipped)}, the first: {skipped[0]}"
     kept = {split: part.images for split, part in stored.items()}
     return replace(dataset, train=kept["train"], val=kept.get("val"), test=kept.get("test"), note=note)
-
-
-def _keep_training(images: ImageSet, recipe: Recipe, preprocess: Preprocess, storing: Storing) -> Stored:
-    if recipe.crop != "resized":  # shifts need images of the very size
-        whole = Preprocess(preprocess.size, crop_pct=1.0, mean=preprocess.mean, std=preprocess.std)
-        return _keep_fitted(images, whole, storing)
-    side = -(-max(preprocess.size) * 8 // 7)  # 256 for 224
-    expected = storing.channels * side * side * 4 // 3  # a photograph is not square
-    return keep_images(images, Shrink(side), storing, one_size=False, expected_bytes=expected)
-
-
-def _keep_fitted(images: ImageSet, preprocess: Preprocess, storing: Storing) -> Stored:
-    expected = storing.channels * preprocess.size[0] * preprocess.size[1]
-    return keep_images(images, Fit(preprocess), storing, one_size=True, expected_bytes=expected)
 
 
 def class_weights(config: RunConfig, dataset: Dataset, num_classes: int) -> Tensor | None:

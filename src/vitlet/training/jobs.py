@@ -34,7 +34,7 @@ from vitlet.training.build import build_backbone, find_device, load_first_weight
 from vitlet.training.defaults import choose_tasks
 from vitlet.training.distributed import World
 from vitlet.training.evaluate import Scores, evaluate, evaluate_tasks, nothing
-from vitlet.training.inputs import class_weights, data_request, keep_splits
+from vitlet.training.inputs import class_weights, data_request, decode_splits
 from vitlet.training.job import Batches, Job
 from vitlet.training.loaders import training_batches
 from vitlet.training.optim import make_autocast
@@ -97,7 +97,7 @@ class ImageJob(Job):
         mean, std = data_statistics(model, config.in_chans)
         crop_pct = config.crop_pct or 1.0
         preprocess = Preprocess(backbone.img_size, crop_pct=crop_pct, mean=mean, std=std)
-        dataset = keep_splits(config, dataset, preprocess)
+        dataset = decode_splits(config, dataset, preprocess)
         names = [*dataset.classes, *(f"unused {index}" for index in range(len(dataset.classes), num_classes))]
         description = describe_for_timm(
             model, arguments, img_size=backbone.img_size, crop_pct=crop_pct, mean=mean, std=std, classes=names

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from vitlet.config import RunConfig
-from vitlet.data.augment import Augment
+from vitlet.data.augment import Augmenter
 from vitlet.data.images import Dataset
 from vitlet.data.loading import EpochOrder, TrainingSet, training_loader
 from vitlet.data.preprocess import Preprocess
 from vitlet.data.shards import ShardBatches, ShardStream
 from vitlet.errors import VitletError
 from vitlet.training.distributed import World
-from vitlet.training.inputs import make_recipe
+from vitlet.training.inputs import make_augmentation
 
 
 def training_batches(
@@ -30,7 +30,7 @@ def training_batches(
             " divide; make it a multiple."
         )
     mine = range(world.rank * own, (world.rank + 1) * own)
-    augment = Augment(make_recipe(config), preprocess)
+    augment = Augmenter(make_augmentation(config), preprocess)
     workers = config.workers or 0
     if isinstance(images, ShardStream):
         stream = ShardBatches(

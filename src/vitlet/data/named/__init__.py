@@ -47,11 +47,11 @@ def load_named(
 
 def _find(official: Official, data_dir: Path, class_list: Path | None) -> Dataset | None:
     """The dataset as it lies there, whatever its size; None where no layout is recognised."""
-    from vitlet.data.named.cifar import find as find_cifar
-    from vitlet.data.named.domainnet import find as find_domainnet
-    from vitlet.data.named.flowers import find as find_flowers
-    from vitlet.data.named.imagenet import find as find_imagenet
-    from vitlet.data.named.svhn import find as find_svhn
+    from vitlet.data.named.cifar import find_cifar
+    from vitlet.data.named.domainnet import find_domainnet
+    from vitlet.data.named.flowers import find_flowers
+    from vitlet.data.named.imagenet import find_imagenet
+    from vitlet.data.named.svhn import find_svhn
 
     if official.family == "imagenet":
         return find_imagenet(official, data_dir, class_list)

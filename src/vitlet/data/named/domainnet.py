@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from vitlet.data.images import Dataset, Files
-from vitlet.data.named.folders import roots
-from vitlet.data.named.listed import read_lines, read_listed
+from vitlet.data.images import Dataset
+from vitlet.data.named.folders import read_lines, read_listed, roots
 from vitlet.data.named.official import Official
 from vitlet.errors import VitletError
 
 _LISTS = (".", "txt", "splits", "image_list")
 
 
-def find(official: Official, data_dir: Path) -> Dataset | None:
+def find_domainnet(official: Official, data_dir: Path) -> Dataset | None:
     """The images of a domain and its two lists."""
     domain = official.name.removeprefix("domainnet-")
     for root in roots(data_dir, official.folders):
@@ -39,7 +39,7 @@ def _load(home: Path, lists: dict[str, Path | None], official: Official) -> Data
             " Get the official lists."
         )
     order = {label: place for place, label in enumerate(sorted(names))}  # the same where the lists are whole
-    sets = {split: Files(one.paths, tuple(order[label] for label in one.labels)) for split, one in found.items()}
+    sets = {split: replace(one, labels=tuple(order[label] for label in one.labels)) for split, one in found.items()}
     note = f"official lists of {home}" + "".join(one.remark() for one in found.values())
     return Dataset(tuple(names[label] for label in sorted(names)), sets["train"], None, sets.get("test"), note)
 

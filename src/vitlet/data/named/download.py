@@ -1,28 +1,28 @@
-"""Fetching a dataset from its official address: checked by checksum, whole or not at all, one process at a time."""
+"""Downloading a dataset from its official address: checked by checksum, atomic, one process at a time."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import http.client
+import shutil
 import ssl
 import urllib.error
 import urllib.request
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import wrap_file
 
+from vitlet.data.archives import unpack
 from vitlet.data.named.official import Official, Remote
-from vitlet.data.named.unpack import unpack
 from vitlet.errors import VitletError, first_line
 
 TIMEOUT = 30.0
 """Seconds without an answer after which the machine counts as offline."""
 
-_CHUNK = 2**18
 _UNREACHABLE = (urllib.error.URLError, ConnectionError, TimeoutError, ssl.SSLError, http.client.HTTPException)
 
 
@@ -52,7 +52,7 @@ def _bring(remote: Remote, official: Official, data_dir: Path) -> None:
     place = folder / remote.filename
     own = next((path for path in (place, data_dir / remote.filename) if path.is_file()), None)
     if own is not None and remote.is_archive:  # somebody put it there, and keeps it
-        _compare(own, _digest_of(own, remote.checksum), remote)
+        _check(own, remote)
         unpack(own, folder)
         return
     try:
@@ -72,50 +72,31 @@ def _bring(remote: Remote, official: Official, data_dir: Path) -> None:
 
 
 def download(remote: Remote, place: Path) -> None:
-    """Fetch one file to ``place``: what is there afterwards is whole and has the right checksum, or nothing is."""
+    """Download one file to ``place``, atomically: it is there whole and with the right checksum, or not at all."""
     if not remote.url.startswith(("https://", "http://")):
         raise VitletError(f"{remote.url} is no address of a web server.")
     part = place.with_name(f"{place.name}.part")
-    digest = _hash(remote.checksum)
     try:
         with urllib.request.urlopen(remote.url, timeout=TIMEOUT) as answer, part.open("wb") as file:
-            length = answer.headers.get("Content-Length")
-            expected = int(length) if length is not None and length.isdecimal() else None
-            received = 0
-            with _bar() as bar:
-                line = bar.add_task(remote.filename, total=expected)
-                while block := answer.read(_CHUNK):
-                    file.write(block)
-                    digest.update(block)
-                    received += len(block)
-                    bar.update(line, completed=received)
-        if expected is not None and received < expected:
+            length = answer.headers.get("Content-Length") or ""
+            expected = int(length) if length.isdecimal() else 0  # unknown
+            console = Console(stderr=True)
+            with wrap_file(answer, expected, description=remote.filename, console=console) as shown:
+                shutil.copyfileobj(shown, file, 2**18)
+            received = file.tell()
+        if received < expected:
             raise ConnectionError(f"it broke off after {received:,} of {expected:,} bytes")
-        _compare(part, digest.hexdigest(), remote)
+        _check(part, remote)
         part.replace(place)
     finally:
         part.unlink(missing_ok=True)
 
 
-def _bar() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    return Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
-
-
-def _hash(checksum: str) -> Any:
-    """MD5 or SHA-256, told by the length."""
-    return hashlib.sha256() if len(checksum) == 64 else hashlib.md5(usedforsecurity=False)
-
-
-def _digest_of(path: Path, checksum: str) -> str:
-    digest = _hash(checksum)
+def _check(path: Path, remote: Remote) -> None:
+    """Compare a file with the official checksum: MD5 or SHA-256, told by the length."""
+    kind = hashlib.sha256 if len(remote.checksum) == 64 else partial(hashlib.md5, usedforsecurity=False)
     with path.open("rb") as file:
-        while block := file.read(_CHUNK):
-            digest.update(block)
-    return str(digest.hexdigest())
-
-
-def _compare(path: Path, found: str, remote: Remote) -> None:
+        found = hashlib.file_digest(file, kind).hexdigest()
     if found != remote.checksum:
         raise VitletError(
             f"{path.name.removesuffix('.part')} has the checksum {found}, not the official {remote.checksum}: it is"

@@ -37,31 +37,26 @@ class _Dtype:
 
 
 class _Array:
-    """Stands for ``numpy.ndarray``."""
+    """Stands for ``numpy.ndarray`` and the functions that make one, in their order of arguments."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, raw: bytes = b"", dtype: _Dtype | None = None, shape: Any = (), order: str = "C", *_: Any
+    ) -> None:
         self.values: NDArray[Any] | None = None
+        if dtype is not None:
+            numbers = np.frombuffer(raw, dtype=dtype.order + dtype.code)
+            if order not in ("C", "F") or math.prod(shape) != numbers.size:
+                raise pickle.UnpicklingError(f"an array of shape {shape} does not fit its {len(raw)} bytes")
+            self.values = numbers.reshape(shape, order="F" if order == "F" else "C")
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, dtype, fortran, raw = state
-        self.fill(shape, dtype, raw, "F" if fortran else "C")
-
-    def fill(self, shape: tuple[int, ...], dtype: _Dtype, raw: bytes, order: str) -> None:
-        """Make the array from its bytes."""
-        numbers = np.frombuffer(raw, dtype=dtype.order + dtype.code)
-        if order not in ("C", "F") or math.prod(shape) != numbers.size:
-            raise pickle.UnpicklingError(f"an array of shape {shape} does not fit its {len(raw)} bytes")
-        self.values = numbers.reshape(shape, order="F" if order == "F" else "C")
+        self.values = _Array(raw, dtype, shape, "F" if fortran else "C").values
 
 
 def _reconstruct(*_: object) -> _Array:
+    """An array whose state follows."""
     return _Array()
-
-
-def _from_buffer(raw: bytes, dtype: _Dtype, shape: tuple[int, ...], order: str, *_: object) -> _Array:
-    array = _Array()
-    array.fill(shape, dtype, raw, order)
-    return array
 
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
@@ -75,7 +70,7 @@ _STAND_INS = {
     ("numpy", "ndarray"): _Array,
     ("_codecs", "encode"): _encode,
     **{(f"numpy.{core}.multiarray", "_reconstruct"): _reconstruct for core in ("core", "_core")},
-    **{(f"numpy.{core}.numeric", "_frombuffer"): _from_buffer for core in ("core", "_core")},
+    **{(f"numpy.{core}.numeric", "_frombuffer"): _Array for core in ("core", "_core")},
 }
 
 

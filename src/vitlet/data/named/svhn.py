@@ -14,7 +14,7 @@ from vitlet.data.named.official import Official
 from vitlet.errors import VitletError
 
 
-def find(official: Official, data_dir: Path) -> Dataset | None:
+def find_svhn(official: Official, data_dir: Path) -> Dataset | None:
     """``train_32x32.mat``, and ``test_32x32.mat`` beside it."""
     for root in roots(data_dir, official.folders):
         train, test = root / "train_32x32.mat", root / "test_32x32.mat"

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 HASH_SHAPE = (8, 9)
 """Height and width of the grey image that is hashed."""
@@ -68,6 +70,11 @@ class Copies:
     likeness: float
     plain: int
     crowded: int
+
+    @property
+    def search(self) -> dict[str, float]:
+        """What was asked of near copies, and how many images were left out, by name."""
+        return {"bits": self.radius, "likeness": self.likeness, "plain": self.plain, "crowded": self.crowded}
 
 
 def find_copies(
@@ -205,13 +212,6 @@ def _least_likeness(count: int, pairs: Whole, likeness: NDArray[np.float64]) -> 
 
 
 def _components(count: int, pairs: Whole) -> Whole:
-    """The lowest index that each of ``count`` things is joined to by pairs."""
-    lowest = np.arange(count)
-    while True:
-        reached = lowest[pairs].min(axis=1) if len(pairs) else lowest[:0]
-        before = lowest.copy()
-        for side in (0, 1):
-            np.minimum.at(lowest, pairs[:, side], reached)
-        lowest = lowest[lowest]
-        if np.array_equal(before, lowest):
-            return lowest
+    """Which of ``count`` things are joined by pairs: the number of each one's component."""
+    edges = coo_array((np.ones(len(pairs), dtype=bool), pairs.T), shape=(count, count))
+    return np.asarray(connected_components(edges, directed=False)[1], dtype=np.int64)

@@ -8,12 +8,12 @@ from typing import Any
 
 from vitlet.data.scan.suggest import Suggestion
 
-SHOWN = 10
+MAX_LISTED = 10
 """Files, duplicates and classes named in the text; JSON names all."""
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where an image is."""
 
     split: str
@@ -22,10 +22,9 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Unreadable:
+class Unreadable(Location):
     """An image that cannot be used, and why."""
 
-    place: Place
     reason: str
 
 
@@ -33,7 +32,7 @@ class Unreadable:
 class Duplicate:
     """Images that show the same picture."""
 
-    places: tuple[Place, ...]
+    places: tuple[Location, ...]
     exact: bool
     likeness: float
 
@@ -54,7 +53,7 @@ class Duplicate:
 
 
 @dataclass(frozen=True)
-class Spread:
+class SizeRange:
     """Least, median and largest."""
 
     least: int
@@ -63,11 +62,11 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ImageSizes:
     """Heights and widths of the upright images."""
 
-    height: Spread
-    width: Spread
+    height: SizeRange
+    width: SizeRange
     side: float
     distinct: int
 
@@ -77,36 +76,36 @@ class ScanReport:
     """Everything that a scan found; what cannot be known (no readable image) is None.
 
     Attributes:
-        classes: names, in the order of labels.
         note: how the splits came to be.
+        classes: names, in the order of labels.
         counts: readable images of each class, by split.
         unreadable: every image that cannot be used.
         sizes: of all splits together.
         kinds: images by format and Pillow mode.
-        rotated, animated, deep: images turned by EXIF, with several frames, with more than 8 bits per channel.
+        exif_rotated, animated, more_than_8_bits: images turned by EXIF, of several frames, of deeper channels.
         mean, std: of each channel of the training images in 0..1; each image counts the same.
-        duplicates: groups, those across splits first, then those with several labels.
         leaks: how many images of a split have a copy in an earlier one: ``{"test": {"train": 3}}``.
-        search: what near duplicates had to meet (bits of the hash, likeness), and how many images were too plain or
-            had too common a look (crowded) to be searched.
+        duplicates: groups, those across splits first, then those with several labels.
+        near_duplicate_search: what near duplicates had to meet (bits of the hash, likeness), and how many images were
+            too plain or had too common a look (crowded) to be searched.
         hints: sentences.
         suggestion: image size, patch size and model; not measured.
     """
 
-    classes: tuple[str, ...]
     note: str
+    classes: tuple[str, ...]
     counts: Mapping[str, tuple[int, ...]]
     unreadable: tuple[Unreadable, ...]
-    sizes: Sizes | None
+    sizes: ImageSizes | None
     kinds: Mapping[str, int]
-    rotated: int
+    exif_rotated: int
     animated: int
-    deep: int
+    more_than_8_bits: int
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
-    duplicates: tuple[Duplicate, ...]
     leaks: Mapping[str, Mapping[str, int]]
-    search: Mapping[str, float]
+    duplicates: tuple[Duplicate, ...]
+    near_duplicate_search: Mapping[str, float]
     hints: tuple[str, ...]
     suggestion: Suggestion | None
 
@@ -118,26 +117,11 @@ class ScanReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        return {
-            "note": self.note,
-            "classes": list(self.classes),
+        return asdict(self) | {
             "images": {split: sum(counts) for split, counts in self.counts.items()},
-            "counts": {split: list(counts) for split, counts in self.counts.items()},
-            "unreadable": [{**asdict(item.place), "reason": item.reason} for item in self.unreadable],
-            "sizes": asdict(self.sizes) if self.sizes else None,
-            "kinds": dict(self.kinds),
-            "exif_rotated": self.rotated,
-            "animated": self.animated,
-            "more_than_8_bits": self.deep,
-            "mean": list(self.mean) if self.mean else None,
-            "std": list(self.std) if self.std else None,
             "imbalance": round(self.imbalance, 4) if self.imbalance else None,
-            "leaks": {split: dict(earlier) for split, earlier in self.leaks.items()},
             "label_conflicts": sum(len(duplicate.labels) > 1 for duplicate in self.duplicates),
             "duplicates": [duplicate.to_dict() for duplicate in self.duplicates],
-            "near_duplicate_search": dict(self.search),
-            "hints": list(self.hints),
-            "suggestion": self.suggestion.to_dict() if self.suggestion else None,
         }
 
 
@@ -165,8 +149,8 @@ def _images(report: ScanReport) -> Iterator[str]:
 def _unreadable(report: ScanReport) -> Iterator[str]:
     if report.unreadable:
         yield f"UNREADABLE images: {len(report.unreadable)}"
-    for item in report.unreadable[:SHOWN]:
-        yield f"  {item.place.split}: {printable(item.place.name)}: {printable(item.reason)}"
+    for item in report.unreadable[:MAX_LISTED]:
+        yield f"  {item.split}: {printable(item.name)}: {printable(item.reason)}"
     yield from _more(len(report.unreadable))
 
 
@@ -190,27 +174,23 @@ def _within(report: ScanReport) -> Iterator[str]:
         exact = sum(duplicate.exact for duplicate in inside)
         yield f"pictures that occur several times within one split: {exact} exactly, {len(inside) - exact} nearly"
         yield from _listed([duplicate for duplicate in inside if len(duplicate.labels) == 1])
-    left_out = report.search["plain"] + report.search["crowded"]
+    left_out = report.near_duplicate_search["plain"] + report.near_duplicate_search["crowded"]
     if left_out:
         yield f"not searched for near duplicates, as too plain or too common a look: {left_out:.0f} images"
 
 
 def _listed(duplicates: Sequence[Duplicate]) -> Iterator[str]:
-    for duplicate in duplicates[:SHOWN]:
+    for duplicate in duplicates[:MAX_LISTED]:
         kind = "exact" if duplicate.exact else f"near, {duplicate.likeness:.2f}"
-        yield (
-            f"  ({kind}) "
-            + " = ".join(
-                f"{place.split}: {printable(place.label)}: {printable(place.name)}" for place in duplicate.places[:4]
-            )
-            + (f" = {len(duplicate.places) - 4} more" if len(duplicate.places) > 4 else "")
-        )
+        shown = [f"{each.split}: {printable(each.label)}: {printable(each.name)}" for each in duplicate.places[:4]]
+        more = [f"{len(duplicate.places) - 4} more"] if len(duplicate.places) > 4 else []
+        yield f"  ({kind}) " + " = ".join(shown + more)
     yield from _more(len(duplicates))
 
 
 def _more(total: int) -> Iterator[str]:
-    if total > SHOWN:
-        yield f"  ... and {total - SHOWN} more; --json lists all"
+    if total > MAX_LISTED:
+        yield f"  ... and {total - MAX_LISTED} more; --json lists all"
 
 
 def _kinds(report: ScanReport) -> Iterator[str]:
@@ -223,20 +203,20 @@ def _kinds(report: ScanReport) -> Iterator[str]:
         f" {width.largest} (median {width.median:g}); distinct sizes: {report.sizes.distinct}"
     )
     yield "stored as " + ", ".join(f"{printable(kind)}: {count:,}" for kind, count in report.kinds.items())
-    odd = {"turned by EXIF": report.rotated, "animated": report.animated, "more than 8 bits": report.deep}
-    if any(odd.values()):
-        yield ", ".join(f"{name}: {count}" for name, count in odd.items() if count)
+    odd = (("turned by EXIF", "exif_rotated"), ("animated", "animated"), ("more than 8 bits", "more_than_8_bits"))
+    if some := [f"{name}: {getattr(report, field)}" for name, field in odd if getattr(report, field)]:
+        yield ", ".join(some)
     for name, values in (("mean", report.mean), ("std", report.std)):
         yield f"{name} of the training images: " + ", ".join(f"{value:.4f}" for value in values)
 
 
 def _classes(report: ScanReport) -> Iterator[str]:
     order = sorted(range(len(report.classes)), key=lambda label: -report.counts["train"][label])
-    if len(order) > 3 * SHOWN:
-        yield f"classes, the {SHOWN} largest and {SHOWN} smallest ({' / '.join(report.counts)}):"
-        order = order[:SHOWN] + order[-SHOWN:]
-    else:
-        yield f"classes ({' / '.join(report.counts)}):"
+    which = ""
+    if len(order) > 3 * MAX_LISTED:
+        which = f", the {MAX_LISTED} largest and {MAX_LISTED} smallest"
+        order = order[:MAX_LISTED] + order[-MAX_LISTED:]
+    yield f"classes{which} ({' / '.join(report.counts)}):"
     for label in order:
         counts = " / ".join(f"{split[label]:,}" for split in report.counts.values())
         yield f"  {printable(report.classes[label])}: {counts}"

@@ -6,10 +6,9 @@ import hashlib
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -18,60 +17,47 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vitlet.data.decode import Header, decode_with_header
+from vitlet.data.decode import Bytes, Header, decode_with_header
 from vitlet.data.images import Arrays, ImageSet, Joined, Subset
 from vitlet.data.scan.duplicates import HASH_SHAPE, THUMBNAIL_SHAPE
 from vitlet.errors import VitletError, first_line
 
-CHUNK = 64
+CHUNK_IMAGES = 64
 """Images measured between two reports of progress."""
 
-PATIENCE = 6.0
+POOL_SECONDS = 6.0
 """Seconds of work that are not worth starting processes for."""
 
-Bytes = NDArray[np.uint8]
-Progress = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 
 class ImageFacts(NamedTuple):
-    """Of one image."""
+    """Measures of one image.
+
+    Attributes:
+        size: height and width, upright.
+        digest: of the decoded pixels and their size.
+        grid, thumbnail: small grey images to tell copies by.
+        moments: mean and mean square of each channel, in 0..1, ``(2, channels)``.
+        header: how it is stored.
+    """
 
     size: tuple[int, int]
     digest: bytes
     grid: Bytes
-    thumbnail: NDArray[np.uint8]
+    thumbnail: Bytes
     moments: NDArray[np.float64]
     header: Header
 
 
-@dataclass(frozen=True)
-class Measures:
-    """Of a set's readable images, in its order.
-
-    Attributes:
-        indices: which images they are.
-        sizes: height and width, upright, ``(N, 2)``.
-        digests: of the decoded pixels and their size, ``(N, 2)``.
-        grids, thumbnails: small grey images to tell copies by.
-        moments: mean and mean square of each channel, in 0..1, ``(N, 2, channels)``.
-        headers: how each is stored.
-        unreadable: reasons by index.
-    """
-
-    indices: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    digests: NDArray[np.uint64]
-    grids: Bytes
-    thumbnails: NDArray[np.uint8]
-    moments: NDArray[np.float64]
-    headers: tuple[Header, ...]
-    unreadable: Mapping[int, str]
+Found = ImageFacts | str
+"""The measures of an image, or why it cannot be read."""
 
 
-def measure(
-    sets: Mapping[str, ImageSet], channels: int, *, workers: int | None = None, progress: Progress | None = None
-) -> dict[str, Measures]:
-    """Measure every image of every set.
+def measure_sets(
+    sets: Mapping[str, ImageSet], channels: int, *, workers: int | None = None, progress: OnProgress | None = None
+) -> dict[str, list[Found]]:
+    """Measure every image of every set, in order.
 
     Args:
         sets: by name.
@@ -79,47 +65,34 @@ def measure(
         workers: processes; 0 or 1 for none. By default as many as there are cores, if the work is worth it.
         progress: called with the number of images done and of all.
     """
-    chunks = [(name, low) for name, images in sets.items() for low in range(0, len(images), CHUNK)]
-    total = sum(map(len, sets.values()))
-    done = 0
-    found: list[list[ImageFacts | str]] = []
-
-    def keep(facts: list[ImageFacts | str]) -> None:
-        nonlocal done
-        found.append(facts)
+    chunks = [(name, low) for name, images in sets.items() for low in range(0, len(images), CHUNK_IMAGES)]
+    found: dict[str, list[Found]] = {name: [] for name in sets}
+    total, done = sum(map(len, sets.values())), 0
+    for (name, _), facts in zip(chunks, _measured(sets, channels, chunks, workers), strict=True):
+        found[name] += facts
         done += len(facts)
         if progress is not None:
             progress(done, total)
+    return found
 
+
+def _measured(
+    sets: Mapping[str, ImageSet], channels: int, chunks: Sequence[tuple[str, int]], workers: int | None
+) -> Iterator[list[Found]]:
+    """The facts of each chunk; where the number of processes is open, the first chunk tells how long all would take."""
     if workers is None and chunks:
         began = time.perf_counter()
-        keep(_measure_chunk(sets, channels, chunks[0]))
-        expected = (time.perf_counter() - began) * (total / done - 1)
-        workers = 1 if expected < PATIENCE or any(map(_in_memory, sets.values())) else _cores()
+        yield _measure_chunk(sets, channels, chunks[0])
+        expected = (time.perf_counter() - began) * (len(chunks) - 1)
+        chunks = chunks[1:]
+        workers = 1 if expected < POOL_SECONDS or any(map(_in_memory, sets.values())) else _cores()
     if workers is None or workers < 2:
-        for chunk in chunks[len(found) :]:
-            keep(_measure_chunk(sets, channels, chunk))
-    else:
-        _measure_in_processes(sets, channels, chunks[len(found) :], workers, keep)
-    by_name: dict[str, list[ImageFacts | str]] = {name: [] for name in sets}
-    for (name, _), facts in zip(chunks, found, strict=True):
-        by_name[name] += facts
-    return {name: _stack(facts, channels) for name, facts in by_name.items()}
-
-
-def _measure_in_processes(
-    sets: Mapping[str, ImageSet],
-    channels: int,
-    chunks: Sequence[tuple[str, int]],
-    workers: int,
-    keep: Callable[[list[ImageFacts | str]], None],
-) -> None:
-    pool = ProcessPoolExecutor(
-        workers, multiprocessing.get_context("spawn"), initializer=_start, initargs=(dict(sets), channels)
-    )
+        yield from (_measure_chunk(sets, channels, chunk) for chunk in chunks)
+        return
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, context, initializer=_start, initargs=(dict(sets), channels))
     try:
-        for facts in pool.map(_measure_here, chunks):
-            keep(facts)
+        yield from pool.map(_measure_here, chunks)
     except BrokenProcessPool as problem:
         raise VitletError(
             "a process that reads images was killed or could not start (out of memory, or a script without"
@@ -139,16 +112,15 @@ def _start(sets: Mapping[str, ImageSet], channels: int) -> None:
     _here = (sets, channels)
 
 
-def _measure_here(chunk: tuple[str, int]) -> list[ImageFacts | str]:
+def _measure_here(chunk: tuple[str, int]) -> list[Found]:
     return _measure_chunk(*_here, chunk)
 
 
-def _measure_chunk(sets: Mapping[str, ImageSet], channels: int, chunk: tuple[str, int]) -> list[ImageFacts | str]:
-    """Facts of each image, or why it cannot be read."""
+def _measure_chunk(sets: Mapping[str, ImageSet], channels: int, chunk: tuple[str, int]) -> list[Found]:
     name, low = chunk
     images = sets[name]
-    found: list[ImageFacts | str] = []
-    for index in range(low, min(low + CHUNK, len(images))):
+    found: list[Found] = []
+    for index in range(low, min(low + CHUNK_IMAGES, len(images))):
         try:
             found.append(image_facts(images, index, channels))
         except Exception as problem:  # one file, however broken, does not end the scan
@@ -166,7 +138,7 @@ def image_facts(images: ImageSet, index: int, channels: int) -> ImageFacts:
     digest.update(pixels.data)
     flat = pixels.reshape(channels, -1)
     squares = flat.astype(np.uint16) ** 2
-    grey = Image.fromarray(_grey(pixels))
+    grey = _grey(pixels)
     return ImageFacts(
         size=(pixels.shape[1], pixels.shape[2]),
         digest=digest.digest(),
@@ -186,20 +158,18 @@ def _decode(images: ImageSet, index: int, channels: int) -> tuple[Tensor, Header
     return decode_with_header(source.content(place), channels, name=source.name(place))
 
 
-def _grey(pixels: Bytes) -> Bytes:
+def _grey(pixels: Bytes) -> Image.Image:
     """One plane: Pillow's weights for three channels, the mean of any other number."""
-    if len(pixels) == 3:
-        red, green, blue = pixels.astype(np.uint16)
-        grey: Bytes = ((red * 76 + green * 150 + blue * 29) >> 8).astype(np.uint8)
-    else:
-        grey = pixels.mean(axis=0).astype(np.uint8)
-    return grey
+    if len(pixels) != 3:
+        return Image.fromarray(pixels.mean(axis=0).astype(np.uint8))
+    red, green, blue = pixels.astype(np.uint16)
+    return Image.fromarray(((red * 76 + green * 150 + blue * 29) >> 8).astype(np.uint8))
 
 
 def _stored(images: ImageSet, index: int) -> tuple[ImageSet, int]:
     """The set that holds an image itself, and its index there."""
     while isinstance(images, Subset | Joined):
-        images, index = (images.base, images.indices[index]) if isinstance(images, Subset) else images.places[index]
+        images, index = images.locate(index)
     return images, index
 
 
@@ -209,19 +179,3 @@ def _in_memory(images: ImageSet) -> bool:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _stack(facts: Sequence[ImageFacts | str], channels: int) -> Measures:
-    readable = [(index, item) for index, item in enumerate(facts) if not isinstance(item, str)]
-    rows = [item for _, item in readable]
-    count = len(rows)
-    return Measures(
-        indices=np.array([index for index, _ in readable], dtype=np.int64),
-        sizes=np.array([row.size for row in rows], dtype=np.int64).reshape(count, 2),
-        digests=np.frombuffer(b"".join(row.digest for row in rows), dtype=np.uint64).reshape(count, 2),
-        grids=np.array([row.grid for row in rows], dtype=np.uint8).reshape(count, *HASH_SHAPE),
-        thumbnails=np.array([row.thumbnail for row in rows], dtype=np.uint8).reshape(count, *THUMBNAIL_SHAPE),
-        moments=np.array([row.moments for row in rows]).reshape(count, 2, channels),
-        headers=tuple(row.header for row in rows),
-        unreadable={index: item for index, item in enumerate(facts) if isinstance(item, str)},
-    )

@@ -10,10 +10,13 @@ import numpy as np
 from vitlet.data.decode import Header
 from vitlet.data.images import Dataset, ImageSet
 from vitlet.data.scan.duplicates import LIKENESS, Copies, find_copies
-from vitlet.data.scan.findings import Duplicate, Place, ScanReport, Sizes, Spread, Unreadable
-from vitlet.data.scan.measure import Measures, Progress, measure
+from vitlet.data.scan.findings import Duplicate, ImageSizes, Location, ScanReport, SizeRange, Unreadable
+from vitlet.data.scan.measure import ImageFacts, OnProgress, measure_sets
 from vitlet.data.scan.suggest import Suggestion, flip_hint, imbalance_hint, suggest
 from vitlet.errors import VitletError
+
+Facts = Mapping[str, Mapping[int, ImageFacts]]
+"""Of every readable image, by split and index."""
 
 GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "F"}
 
@@ -22,7 +25,7 @@ CROWD = 50
 
 
 def scan_dataset(
-    dataset: Dataset, *, channels: int = 3, workers: int | None = None, progress: Progress | None = None
+    dataset: Dataset, *, channels: int = 3, workers: int | None = None, progress: OnProgress | None = None
 ) -> ScanReport:
     """Read every image of every split, and say what is there.
 
@@ -34,28 +37,36 @@ def scan_dataset(
     """
     sets = dataset.splits()
     _check(dataset, sets, channels)
-    measures = measure(sets, channels, workers=workers, progress=progress)
-    counts = {split: _class_counts(images, measures[split], len(dataset.classes)) for split, images in sets.items()}
-    duplicates, leaks, copies = _duplicates(dataset, sets, measures)
-    sizes = _sizes(measures)
-    headers = [header for part in measures.values() for header in part.headers]
-    kinds = Counter(f"{header.format} {header.mode}" for header in headers)
-    mean, std = _statistics(measures["train"])
+    found = measure_sets(sets, channels, workers=workers, progress=progress)
+    facts = {
+        split: {index: item for index, item in enumerate(part) if isinstance(item, ImageFacts)}
+        for split, part in found.items()
+    }
+    counts = {split: _class_counts(sets[split], part, len(dataset.classes)) for split, part in facts.items()}
+    duplicates, leaks, copies = _duplicates(dataset, sets, facts)
+    sizes = _sizes(facts)
+    headers = [item.header for part in facts.values() for item in part.values()]
+    mean, std = _statistics(facts["train"])
     return ScanReport(
         classes=dataset.classes,
         note=dataset.note,
         counts=counts,
-        unreadable=_unreadable(dataset, sets, measures),
+        unreadable=tuple(
+            Unreadable(**vars(_location(dataset, sets, split, index)), reason=reason)
+            for split, part in found.items()
+            for index, reason in enumerate(part)
+            if isinstance(reason, str)
+        ),
         sizes=sizes,
-        kinds=dict(kinds.most_common()),
-        rotated=sum(header.rotated for header in headers),
+        kinds=dict(Counter(f"{header.format} {header.mode}" for header in headers).most_common()),
+        exif_rotated=sum(header.rotated for header in headers),
         animated=sum(header.animated for header in headers),
-        deep=sum(header.bits > 8 for header in headers),
+        more_than_8_bits=sum(header.bits > 8 for header in headers),
         mean=mean,
         std=std,
         duplicates=duplicates,
         leaks=leaks,
-        search=_search(copies),
+        near_duplicate_search=copies.search,
         hints=_hints(dataset, counts, copies),
         suggestion=_suggestion(dataset, sizes, headers, sum(counts["train"]), channels),
     )
@@ -75,36 +86,17 @@ def _check(dataset: Dataset, sets: Mapping[str, ImageSet], channels: int) -> Non
             )
 
 
-def _class_counts(images: ImageSet, measures: Measures, classes: int) -> tuple[int, ...]:
-    labels = np.asarray(images.labels, dtype=np.int64)[measures.indices]
-    return tuple(np.bincount(labels, minlength=classes).tolist())
+def _class_counts(images: ImageSet, facts: Mapping[int, ImageFacts], classes: int) -> tuple[int, ...]:
+    counted = Counter(images.labels[index] for index in facts)
+    return tuple(counted[label] for label in range(classes))
 
 
-def _place(dataset: Dataset, images: ImageSet, split: str, index: int) -> Place:
-    return Place(split, dataset.classes[images.labels[index]], images.name(index))
-
-
-def _unreadable(
-    dataset: Dataset, sets: Mapping[str, ImageSet], measures: Mapping[str, Measures]
-) -> tuple[Unreadable, ...]:
-    return tuple(
-        Unreadable(_place(dataset, sets[split], split, index), reason)
-        for split, part in measures.items()
-        for index, reason in part.unreadable.items()
-    )
-
-
-def _search(copies: Copies) -> dict[str, float]:
-    return {
-        "bits": copies.radius,
-        "likeness": copies.likeness,
-        "plain": copies.plain,
-        "crowded": copies.crowded,
-    }
+def _location(dataset: Dataset, sets: Mapping[str, ImageSet], split: str, index: int) -> Location:
+    return Location(split, dataset.classes[sets[split].labels[index]], sets[split].name(index))
 
 
 def _suggestion(
-    dataset: Dataset, sizes: Sizes | None, headers: Sequence[Header], count: int, channels: int
+    dataset: Dataset, sizes: ImageSizes | None, headers: Sequence[Header], count: int, channels: int
 ) -> Suggestion | None:
     if sizes is None:
         return None
@@ -113,44 +105,41 @@ def _suggestion(
     return suggest(sizes.side, count, channels=channels, grey=grey, signs=signs)
 
 
-def _sizes(measures: Mapping[str, Measures]) -> Sizes | None:
-    sizes = np.concatenate([part.sizes for part in measures.values()])
+def _sizes(facts: Facts) -> ImageSizes | None:
+    sizes = np.array([item.size for part in facts.values() for item in part.values()])
     if not len(sizes):
         return None
-    height, width = (Spread(int(side.min()), float(np.median(side)), int(side.max())) for side in sizes.T)
-    return Sizes(height, width, float(np.median(sizes.min(axis=1))), len(np.unique(sizes, axis=0)))
+    height, width = (SizeRange(int(side.min()), float(np.median(side)), int(side.max())) for side in sizes.T)
+    return ImageSizes(height, width, float(np.median(sizes.min(axis=1))), len(np.unique(sizes, axis=0)))
 
 
-def _statistics(train: Measures) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+def _statistics(facts: Mapping[int, ImageFacts]) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
     """Mean and standard deviation of each channel, rounded to what is meaningful."""
-    if not len(train.moments):
+    if not facts:
         return None, None
-    mean, square = train.moments.mean(axis=0)
+    mean, square = np.array([item.moments for item in facts.values()]).mean(axis=0)
     std = np.sqrt(np.maximum(square - mean**2, 0))
     return tuple(np.round(mean, 6).tolist()), tuple(np.round(std, 6).tolist())
 
 
 def _duplicates(
-    dataset: Dataset, sets: Mapping[str, ImageSet], measures: Mapping[str, Measures]
+    dataset: Dataset, sets: Mapping[str, ImageSet], facts: Facts
 ) -> tuple[tuple[Duplicate, ...], dict[str, dict[str, int]], Copies]:
     """Groups, the gravest first; how many images of each split recur in an earlier one; what the search left out."""
-    places = [(split, int(index)) for split, part in measures.items() for index in part.indices]
-    digests, grids, thumbnails = (
-        np.concatenate([getattr(part, name) for part in measures.values()])
-        for name in ("digests", "grids", "thumbnails")
-    )
-    copies = find_copies(digests, grids, thumbnails)
+    readable = [(split, index, item) for split, part in facts.items() for index, item in part.items()]
+    items = [item for _, _, item in readable]
+    digests = np.frombuffer(b"".join(item.digest for item in items), dtype=np.uint64).reshape(-1, 2)
+    copies = find_copies(digests, np.array([item.grid for item in items]), np.array([item.thumbnail for item in items]))
     found = []
     splits = list(sets)
     leaks = {split: dict.fromkeys(splits[:number], 0) for number, split in enumerate(splits) if number}
     for group in copies.groups:
-        members = [places[member] for member in group.members]
-        here = Counter(split for split, _ in members)
+        locations = tuple(_location(dataset, sets, *readable[member][:2]) for member in group.members)
+        here = Counter(location.split for location in locations)
         for split, earlier in leaks.items():
             for other in earlier:
                 earlier[other] += here[split] if here[other] else 0
-        named = tuple(_place(dataset, sets[split], split, index) for split, index in members)
-        found.append(Duplicate(named, group.exact, group.likeness))
+        found.append(Duplicate(locations, group.exact, group.likeness))
     return tuple(sorted(found, key=_gravity)), leaks, copies
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 IMBALANCE = 5.0
 """Largest class over smallest beyond which balancing is worth a thought."""
@@ -29,10 +28,7 @@ class Suggestion:
     model: str
     command: str
     reason: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values; says itself that nothing was measured."""
-        return {**asdict(self), "measured": False}
+    measured: bool = False
 
 
 def suggest(side: float, count: int, *, channels: int, grey: bool, signs: bool) -> Suggestion:
