@@ -18,7 +18,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("--scale", choices=("full", "small"), default="full", help="of the settings [full]")
     parser.add_argument("--json", action="store_true", help="print JSON")
     chosen = parser.parse_all(words)
-    from vitlet.experiments.recipes import TABLES, all_recipes, find_recipe, recipes_of
+    from vitlet.experiments.recipes import PAPER_TABLES, all_recipes, find_recipe
     from vitlet.transfer.detection.recipes import RECIPES as DETECTION
     from vitlet.transfer.segmentation.recipes import RECIPES as SEGMENTATION
 
@@ -27,20 +27,20 @@ def run(words: list[str]) -> int:
         if chosen.scale != "full":
             raise VitletError(f"{chosen.name} has no small size; leave out --scale {chosen.scale}.")
         return _show_transfer(chosen.name, transfer[chosen.name], chosen.json)
-    if chosen.name is None or chosen.name in TABLES:
-        rows = list(all_recipes().values()) if chosen.name is None else recipes_of(chosen.name)
+    if chosen.name is None or chosen.name in PAPER_TABLES:
+        rows = list(all_recipes().values()) if chosen.name is None else list(PAPER_TABLES[chosen.name].recipes)
         if chosen.json:
             print(json.dumps([{"name": row.name, "paper": row.paper, "unit": row.unit} for row in rows], indent=2))
         elif chosen.name is None:
-            for table, title in TABLES.items():
-                print(f"{table:<18} {len(recipes_of(table)):>3} rows  {title}")
+            for table in PAPER_TABLES.values():
+                print(f"{table.name:<18} {len(table.recipes):>3} rows  {table.title}")
             print(
                 "`vitlet recipes TABLE` lists its rows, `vitlet study TABLE` runs them all. Detection and segmentation:"
             )
             for name, make in transfer.items():
                 print(f"{name:<26} {_summary(make)}")
         else:
-            print(TABLES[chosen.name])
+            print(PAPER_TABLES[chosen.name].title)
             for row in rows:
                 print(f"  {row.name:<52} paper: {'not at hand' if row.paper is None else f'{row.paper:g} {row.unit}'}")
         return 0
@@ -53,7 +53,7 @@ def run(words: list[str]) -> int:
 
     paper = "not at hand" if recipe.paper is None else f"{recipe.paper:g} {recipe.unit}"
     size = "" if chosen.scale == "full" else f" --scale {chosen.scale}"
-    print(f"{TABLES[recipe.table]}: {recipe.dataset}, {recipe.model}, {recipe.arm}")
+    print(f"{PAPER_TABLES[recipe.table].title}: {recipe.dataset}, {recipe.model}, {recipe.arm}")
     print(f"command: vitlet train --recipe {recipe.name}{size}")
     print(f"paper: {paper}; here: not measured at this size\n" if not size else f"paper, at full size: {paper}\n")
     print(yaml.safe_dump(values, sort_keys=False).rstrip())

@@ -33,7 +33,7 @@ from typing import Any
 
 from vitlet.config import RunConfig
 from vitlet.errors import VitletError, nearest
-from vitlet.experiments.recipes import Scale, all_recipes, find_recipe, recipes_of
+from vitlet.experiments.recipes import Scale, all_recipes, find_recipe, find_table
 from vitlet.tasks import TASKS
 from vitlet.values import coerce
 
@@ -241,6 +241,6 @@ def _seeds(value: Any, where: str) -> tuple[int, ...]:
 
 def _axes_of(table: str) -> dict[str, Any]:
     """The datasets, models and arms of a paper's table."""
-    rows = recipes_of(table)
+    rows = find_table(table).recipes
     axes = {"datasets": "dataset", "models": "model", "arms": "arm"}
     return {axis: {str(getattr(row, key)): {} for row in rows} for axis, key in axes.items()}

@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from vitlet.errors import VitletError, nearest
-from vitlet.experiments.recipes import TABLES, Scale
+from vitlet.experiments.recipes import PAPER_TABLES, Scale
 from vitlet.experiments.studies.definition import Study, read_study
 
 ROOT = Path("studies")
@@ -26,7 +26,7 @@ def find_study(name: str, *, scale: Scale | None = None, seeds: int | None = Non
             if path.suffix not in (".yaml", ".yml"):
                 raise VitletError(f"{path} is no study: its file needs to end in .yaml or .yml.")
             return _as_asked(read_study(path), path, scale, seeds), path
-    if name in TABLES:
+    if name in PAPER_TABLES:
         folder = ROOT / (name if scale in (None, "full") else f"{name}-{scale}")
         file = folder / "study.yaml"
         if not file.is_file():
@@ -34,10 +34,10 @@ def find_study(name: str, *, scale: Scale | None = None, seeds: int | None = Non
             file.write_text(table_study(name, scale or "full", 3 if seeds is None else seeds), encoding="utf-8")
         return _as_asked(read_study(file), file, scale, seeds), file
     there = sorted(path.parent.name for path in ROOT.glob("*/study.yaml"))
-    hint = nearest(name, [*there, *TABLES])
+    hint = nearest(name, [*there, *PAPER_TABLES])
     raise VitletError(
         f"no study {name!r}: neither a YAML file, nor a folder with study.yaml, nor one of {ROOT}/"
-        f" ({', '.join(there) or 'empty'}), nor a table of the papers ({', '.join(TABLES)}).{hint}"
+        f" ({', '.join(there) or 'empty'}), nor a table of the papers ({', '.join(PAPER_TABLES)}).{hint}"
     )
 
 
@@ -53,5 +53,5 @@ def _as_asked(study: Study, file: Path, scale: Scale | None, seeds: int | None) 
 def table_study(table: str, scale: Scale, seeds: int) -> str:
     """The YAML text of a table's study."""
     size = "" if scale == "full" else f", at {scale} size"
-    values = {"title": f"{TABLES[table]}{size}", "table": table, "scale": scale, "seeds": seeds}
+    values = {"title": f"{PAPER_TABLES[table].title}{size}", "table": table, "scale": scale, "seeds": seeds}
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
