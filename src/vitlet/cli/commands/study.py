@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from vitlet.data.sources import Request
     from vitlet.experiments.studies.definition import Cell, Study
-    from vitlet.experiments.studies.scheduler import Engine, Place
+    from vitlet.experiments.studies.scheduler import Engine, StudyPaths
 
 
 def run(words: list[str]) -> int:
@@ -25,16 +25,17 @@ def run(words: list[str]) -> int:
     chosen = _parser().parse_all(words)
     from vitlet.experiments.studies.named import find_study
     from vitlet.experiments.studies.records import records_folder
-    from vitlet.experiments.studies.scheduler import Place, alone
+    from vitlet.experiments.studies.scheduler import StudyPaths, alone
 
     study, file = find_study(chosen.study, scale=chosen.scale, seeds=chosen.seeds)
     output = Path(chosen.output) if chosen.output else records_folder(file)
-    place = Place(file, output, Path(chosen.work) / study.name, Path(chosen.data_dir) if chosen.data_dir else None)
+    data_dir = Path(chosen.data_dir) if chosen.data_dir else None
+    place = StudyPaths(file, output, Path(chosen.work) / study.name, data_dir)
     with nullcontext() if chosen.list else alone(place.work):
         return _run(study, place, chosen)
 
 
-def _run(study: Study, place: Place, chosen: argparse.Namespace) -> int:
+def _run(study: Study, place: StudyPaths, chosen: argparse.Namespace) -> int:
     from vitlet.experiments.studies.records import finished_cells
     from vitlet.experiments.studies.scheduler import run_study
     from vitlet.experiments.studies.table import Board
@@ -82,7 +83,7 @@ def _parser() -> Parser:
     return parser
 
 
-def _engine(chosen: argparse.Namespace, place: Place) -> Engine:
+def _engine(chosen: argparse.Namespace, place: StudyPaths) -> Engine:
     if chosen.processes is not None and chosen.processes < 1:
         raise VitletError(f"--processes is {chosen.processes}; it needs to be 1 or more.")
     if chosen.address and chosen.engine != "ray":
@@ -96,7 +97,7 @@ def _engine(chosen: argparse.Namespace, place: Place) -> Engine:
     return LocalEngine(place, chosen.processes or os.cpu_count() or 1)
 
 
-def _reported(place: Place) -> Path:
+def _reported(place: StudyPaths) -> Path:
     """What `vitlet report` is to be given; records elsewhere than beside the study have a copy of its file."""
     from vitlet.experiments.studies.records import records_folder
 
@@ -113,7 +114,7 @@ def _reported(place: Place) -> Path:
     return place.output
 
 
-def _absent(study: Study, cells: list[Cell], place: Place) -> dict[Cell, str]:
+def _absent(study: Study, cells: list[Cell], place: StudyPaths) -> dict[Cell, str]:
     """The cells whose data is not there, each with the reason."""
     from vitlet.config import RunConfig
     from vitlet.experiments.studies.cell import located

@@ -20,7 +20,7 @@ from vitlet.config import RunConfig
 from vitlet.data.named.official import OFFICIAL
 from vitlet.errors import VitletError, fail
 from vitlet.experiments.studies.definition import Cell, Study, read_study
-from vitlet.experiments.studies.records import Record, plain
+from vitlet.experiments.studies.records import Record, through_json
 
 
 def located(values: dict[str, Any], data_dir: Path | None) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def run_cell(study: Study, cell: Cell, work: Path, data_dir: Path | None) -> Rec
     tested = result.test if study.test else None
     return Record(
         cell=cell,
-        settings=plain(settings),
+        settings=through_json(settings),
         val_curve=tuple(round(row["val/top1"], 3) for row in rows if "val/top1" in row),
         best_epoch=result.best_epoch,
         val_best=result.val.top1 if result.val else None,
@@ -121,23 +121,28 @@ def _made_by() -> dict[str, str]:
     }
 
 
-def main() -> int:
-    """What a study starts; the exit code is that of `vitlet train`."""
+def run_named_cell(file: Path, name: str, *, work: Path, output: Path, data_dir: Path | None) -> None:
+    """Run the cell of that name of a study's YAML file, and write its record below ``output``."""
+    study = read_study(file)
+    cell = next(cell for cell in study.cells() if cell.name == name)
+    run_cell(study, cell, work, data_dir).write(output)
+
+
+def run_process() -> int:
+    """Run the cell that the command line names; the exit code is that of `vitlet train`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("study", type=Path, help="its YAML file")
     parser.add_argument("cell", help="such as cifar10/vit/drloc/seed-0")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--data-dir", type=Path)
-    chosen = parser.parse_args()
+    chosen = vars(parser.parse_args())
     try:
-        study = read_study(chosen.study)
-        cell = next(cell for cell in study.cells() if cell.name == chosen.cell)
-        run_cell(study, cell, chosen.work, chosen.data_dir).write(chosen.output)
+        run_named_cell(chosen.pop("study"), chosen.pop("cell"), **chosen)
     except VitletError as problem:
         return fail(problem)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_process())
