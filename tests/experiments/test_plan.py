@@ -16,7 +16,7 @@ from vitlet.config import RunConfig, TaskConfig
 from vitlet.errors import VitletError
 from vitlet.experiments.planning.counting import Counting, SavedBytes, Work
 from vitlet.experiments.planning.devices import DEVICES, LAUNCH_SECONDS, Roofline, all_reduce_seconds
-from vitlet.experiments.planning.measure import Measured, Stopwatch, rate_at
+from vitlet.experiments.planning.measure import MachineSpeed, Stopwatch, rate_at
 from vitlet.experiments.planning.plan import GIB, Machine, Plan, plan, predict
 from vitlet.experiments.planning.request import PlanRequest
 from vitlet.experiments.planning.step import StepCount, count_step, plan_objective, without_content
@@ -174,7 +174,7 @@ def test_roofline_takes_the_longer_of_arithmetic_and_traffic() -> None:
 def test_rates_between_measured_sizes() -> None:
     curve = ((100.0, 1.0), (10_000.0, 4.0))
     assert [rate_at(curve, size) for size in (1, 1000, 10**6)] == pytest.approx([1.0, 2.0, 4.0])
-    speed = Measured({("add", "float32"): curve, ("mm_nn", "float32"): ((1.0, 10.0),)}, 0.5, "a machine")
+    speed = MachineSpeed({("add", "float32"): curve, ("mm_nn", "float32"): ((1.0, 10.0),)}, 0.5, "a machine")
     assert speed.seconds({Work("add", "float32", 0, 1000): 2}) == pytest.approx(2 * (0.5 + 500))
     assert speed.seconds({Work("never seen", "bfloat16", 0, 100): 1}) == pytest.approx(0.5 + 100)
     assert speed.seconds({Work("bmm_tt", "float32", 100, 7): 1}) == pytest.approx(0.5 + 10)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from vitlet.errors import VitletError, nearest
 
@@ -17,10 +17,6 @@ BANDWIDTH_SHARE = 0.8
 """Assumed share of the published memory bandwidth that other operations achieve."""
 LAUNCH_SECONDS = 8e-6
 """Assumed time in which Python and PyTorch hand one operation to a GPU; a step of tiny operations waits for that."""
-RESERVED_GIB = 1.0
-"""Assumed to be taken by the driver and by libraries on a GPU ..."""
-FRAGMENTED = 0.05
-"""... and the share of the rest that is lost between blocks of memory."""
 
 
 @dataclass(frozen=True)
@@ -76,18 +72,6 @@ def named_device(name: str) -> Device:
             " --tflops, --bandwidth and --memory."
         )
     return DEVICES[name]
-
-
-class Speed(Protocol):
-    """Knows how long operations take."""
-
-    def seconds(self, work: Mapping[Work, int]) -> float:
-        """Of all these operations, one after the other."""
-        ...
-
-    def describe(self) -> list[str]:
-        """What it rests on, in sentences."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -10,24 +10,18 @@ import torch
 
 from vitlet.config import RunConfig
 from vitlet.errors import VitletError
-from vitlet.experiments.planning.devices import (
-    DEVICES,
-    EFFICIENCY,
-    FRAGMENTED,
-    RESERVED_GIB,
-    Device,
-    Roofline,
-    Speed,
-    all_reduce_seconds,
-    named_device,
-)
-from vitlet.experiments.planning.measure import measure, memory_gib
+from vitlet.experiments.planning.devices import DEVICES, EFFICIENCY, Device, Roofline, all_reduce_seconds, named_device
+from vitlet.experiments.planning.measure import MachineSpeed, measure_machine, memory_gib
 from vitlet.experiments.planning.request import PlanRequest
 from vitlet.experiments.planning.step import StepCount, count_step
 from vitlet.experiments.planning.supply import Supply, find_supply
 from vitlet.training.classifier import find_device
 
 GIB = 2**30
+RESERVED_GIB = 1.0
+"""Assumed to be taken by the driver and by libraries on a GPU ..."""
+FRAGMENTED = 0.05
+"""... and the share of the rest that is lost between blocks of memory."""
 MACHINE_LINK = 1.0
 """GB/s between machines like this one where nothing is said: a network of ten gigabits."""
 FSDP_TRAFFIC = 1.5
@@ -105,7 +99,7 @@ class Machine:
     """What a step runs on."""
 
     name: str
-    speed: Speed
+    speed: Roofline | MachineSpeed
     memory: int
     link: float
     is_gpu: bool
@@ -156,36 +150,28 @@ def predict(config: RunConfig, request: PlanRequest, supply: Supply, machine: Ma
 
 def find_machine(config: RunConfig, request: PlanRequest) -> Machine:
     """A device of one's own numbers, one by name, or this machine, measured now."""
-    precision: str = config.amp_dtype if config.amp else "float32"
-    if request.tflops is not None and request.bandwidth is not None and request.memory is not None:
-        peaks = {"float32": request.tflops, precision: request.tflops}
-        device = Device("your device", peaks, request.bandwidth, request.memory, MACHINE_LINK, "your numbers")
-        speed = Roofline(device, request.efficiency or EFFICIENCY)
-        return Machine(device.name, speed, int(request.memory * GIB), MACHINE_LINK, is_gpu=False)
     name = "auto" if config.device == "this" else config.device
-    if name in DEVICES or name.partition(":")[0] not in ("auto", "cpu", "cuda", "mps", "xpu"):
+    if request.tflops is not None and request.bandwidth is not None and request.memory is not None:
+        precisions = ("float32", config.amp_dtype if config.amp else "float32")
+        peaks = dict.fromkeys(precisions, request.tflops)
+        device = Device("your device", peaks, request.bandwidth, request.memory, MACHINE_LINK, "your numbers")
+    elif name.partition(":")[0] not in ("auto", "cpu", "cuda", "mps", "xpu"):
         device = named_device(name)
-        speed = Roofline(device, request.efficiency or EFFICIENCY)
-        memory = int((request.memory or device.memory) * GIB)
-        return Machine(device.name, speed, memory, device.link, is_gpu=True)
-    if request.efficiency is not None:
+    elif request.efficiency is not None:
         raise VitletError("this machine is measured, so --efficiency says nothing. Leave it out, or name a --device.")
-    here = find_device(name)
-    dtype = getattr(torch, config.amp_dtype) if config.amp else None
-    memory = int((request.memory or memory_gib(here)) * GIB)
-    return Machine("this machine", measure(here, dtype), memory, MACHINE_LINK, is_gpu=here.type != "cpu")
+    else:
+        here = find_device(name)
+        measured = measure_machine(here, getattr(torch, config.amp_dtype) if config.amp else None)
+        memory = int((request.memory or memory_gib(here)) * GIB)
+        return Machine("this machine", measured, memory, MACHINE_LINK, is_gpu=here.type != "cpu")
+    speed = Roofline(device, request.efficiency or EFFICIENCY)
+    memory = int((request.memory or device.memory) * GIB)
+    return Machine(device.name, speed, memory, device.link, is_gpu=device.name in DEVICES)
 
 
 def _memory(count: StepCount, shards: int, machine: Machine) -> Memory:
-    needed = Memory(
-        weights=-(-count.weights // shards),
-        gradients=-(-count.gradients // shards),
-        optimizer=-(-count.optimizer // shards),
-        average=-(-count.average // shards),
-        activations=count.activations,
-        temporary=count.temporary,
-        reserved=0,
-    )
+    state = {name: -(-getattr(count, name) // shards) for name in ("weights", "gradients", "optimizer", "average")}
+    needed = Memory(**state, activations=count.activations, temporary=count.temporary, reserved=0)
     lost = int(RESERVED_GIB * GIB + FRAGMENTED * needed.total) if machine.is_gpu else 0
     return replace(needed, reserved=lost)
 
@@ -197,10 +183,8 @@ def advise(memory: Memory, available: int, config: RunConfig, request: PlanReque
     by_image = memory.activations + memory.temporary
     fixed = memory.total - by_image
     ways = []
-    smaller = next(
-        (part for part in range(2, images + 1) if images % part == 0 and fixed + by_image / part <= available), 0
-    )
-    if smaller:
+    fitting = (part for part in range(2, images + 1) if images % part == 0 and fixed + by_image / part <= available)
+    if smaller := next(fitting, 0):
         parts = config.grad_accum_steps * smaller
         ways.append(f"--grad-accum-steps {parts} ({images // smaller} images at a time, the same batch)")
     if not config.grad_checkpointing:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,7 +95,8 @@ def _count(objective: Objective, config: RunConfig, images: int) -> StepCount:
     average = Average(objective.backbone.model, config.model_ema_decay) if config.model_ema else None
     held = counting.hold(kept), counting.hold(average.tensors.values() if average else ())
     gradients = counting.hold(parameter.grad for parameter in trained if parameter.grad is not None)
-    state = counting.hold(_state_tensors(optimizer))
+    moments = (value for state in optimizer.state.values() for value in state.values())
+    state = counting.hold(value for value in moments if isinstance(value, Tensor))
     counting.hold([batch])
     optimizer.zero_grad()  # as the loop does before every step
     counting.peak = counting.live
@@ -144,15 +144,8 @@ def without_content(module: nn.Module, fake: FakeTensorMode) -> None:
         for kind in (part._parameters, part._buffers):
             tensors: dict[str, Any] = kind
             for name, tensor in tensors.items():
-                if tensor is not None:
-                    done.setdefault(id(tensor), _hollow(tensor, fake))
-                    tensors[name] = done[id(tensor)]
-
-
-def _hollow(tensor: Tensor, fake: FakeTensorMode) -> Tensor:
-    hollow = fake.from_tensor(tensor.detach())
-    return nn.Parameter(hollow, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else hollow
-
-
-def _state_tensors(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:
-    return (value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor))
+                if tensor is not None and id(tensor) not in done:
+                    hollow = fake.from_tensor(tensor.detach())
+                    is_parameter = isinstance(tensor, nn.Parameter)
+                    done[id(tensor)] = nn.Parameter(hollow, tensor.requires_grad) if is_parameter else hollow
+                tensors[name] = done.get(id(tensor))

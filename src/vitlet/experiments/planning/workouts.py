@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -76,19 +75,13 @@ def workouts(*, slow: bool) -> Iterator[Workout]:
         yield Workout(partial(ConvolutionBlock, width), (batch, 3, side, side))
 
 
-class Step(Protocol):
-    """A training step, in a mixed precision if one is given."""
-
-    def __call__(self, precision: torch.dtype | None = None) -> None: ...
-
-
-def exercise(workout: Workout, device: torch.device) -> Step:
-    """A whole training step of the piece: forward, backward, clip, AdamW."""
+def exercise(workout: Workout, device: torch.device) -> Callable[[torch.dtype | None], None]:
+    """A whole training step of the piece: forward, backward, clip, AdamW; in a mixed precision if one is given."""
     network = workout.network().to(device)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-6, fused=True)
     batch = torch.randn(workout.shape, device=device, requires_grad=True)
 
-    def step(precision: torch.dtype | None = None) -> None:
+    def step(precision: torch.dtype | None) -> None:
         with torch.autocast(device.type, dtype=precision, enabled=precision is not None):
             loss = network(batch).float().square().mean()
         optimizer.zero_grad()

@@ -103,7 +103,9 @@ def markdown(study: Study, rows: Sequence[Row], records: Mapping[Cell, Record]) 
     for row, each in zip(rows, texts, strict=True):
         if row.gain is not None and row.gain.excludes_zero:
             each["gain"] = f"**{each['gain']}**"
-    template = Template(Path(__file__).with_name("table.md.jinja").read_text(encoding="utf-8"), trim_blocks=True)
+    template: Template = Template(
+        Path(__file__).with_name("table.md.jinja").read_text(encoding="utf-8"), trim_blocks=True
+    )
     what, total = which_numbers(study, records), sum(1 for _ in study.cells())
     return template.render(study=study, records=records, what=what, total=total, made=made, dates=dates, texts=texts)
 
