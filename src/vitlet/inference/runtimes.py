@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from vitlet.errors import VitletError
+from vitlet.errors import require_extra
 
 Dtype = Literal["float32", "bfloat16"]
 INPUT, OUTPUTS = "images", ("logits", "embedding")
@@ -43,7 +42,7 @@ class OnnxNetwork(nn.Module):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        runtime = optional("onnxruntime", "onnx")
+        runtime = require_extra("onnxruntime", "onnx", "an export to ONNX")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         options.inter_op_num_threads = 1
@@ -89,20 +88,12 @@ class LogitsOf(nn.Module):
         return logits
 
 
-def optional(module: str, extra: str) -> Any:
-    """A module that an extra installs, or the sentence that names it."""
-    try:
-        return import_module(module)
-    except ImportError as problem:
-        raise VitletError(f"this needs {module}, which is not installed: pip install 'vitlet[{extra}]'.") from problem
-
-
 def import_openvino() -> Any:
     """OpenVINO without its telemetry: on its own, importing it sends a message to its makers."""
     if "openvino" not in sys.modules:
         # To its import this means: not installed.
         sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
-    return optional("openvino", "openvino")
+    return require_extra("openvino", "openvino", "an export to OpenVINO")
 
 
 def has_bfloat16() -> bool:

@@ -14,12 +14,12 @@ from typing import Any
 from vitlet.errors import VitletError
 from vitlet.inference.exported import checksum
 
-FILE = "calibration.json"
+CALIBRATION_FILE = "calibration.json"
 
 
 def read_temperature(run: Path, weights: Path) -> tuple[float, str]:
     """The temperature for these weights of a run, 1 if there is none; and a sentence if there is one for others."""
-    file = run / FILE
+    file = run / CALIBRATION_FILE
     if not file.is_file():
         return 1.0, ""
     try:
