@@ -16,7 +16,7 @@ from vitlet.training.classifier import build_backbone, class_count, make_terms
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredGain:
     """Gains whose intervals exclude zero, found by a committed study on test data.
 
     Attributes:
@@ -56,8 +56,8 @@ class Measured:
         return ", ".join(f"{gain:.2f} ± {half:.2f} ({dataset})" for dataset, (gain, half) in self.gains.items())
 
 
-MEASURED: tuple[Measured, ...] = (
-    Measured(
+MEASURED: tuple[MeasuredGain, ...] = (
+    MeasuredGain(
         study="confirmation",
         arm="sprel+position",
         models="vit_.*",
@@ -69,7 +69,7 @@ MEASURED: tuple[Measured, ...] = (
         how="a small ViT from scratch, 32 and 64 px, 20 epochs; it lasts for 80, studies/longer, and is there with 512"
         " images, studies/sizes",
     ),
-    Measured(
+    MeasuredGain(
         study="confirmation",
         arm="sprel-0.3",
         models="swin_.*",
@@ -86,7 +86,7 @@ MEASURED: tuple[Measured, ...] = (
 
 
 def choose_tasks(
-    config: RunConfig, dataset: Dataset, measured: Sequence[Measured] | None = None
+    config: RunConfig, dataset: Dataset, measured: Sequence[MeasuredGain] | None = None
 ) -> tuple[RunConfig, str]:
     """The settings with the measured best tasks, and a sentence on why.
 

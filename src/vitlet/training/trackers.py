@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 from vitlet.config import RunConfig
-from vitlet.errors import VitletError, first_line
+from vitlet.errors import VitletError, first_line, require_extra
 
 
 class Tracker(Protocol):
@@ -77,24 +76,15 @@ def open_trackers(config: RunConfig, path: Path, done: int) -> list[Tracker]:
         "mlflow": lambda library: MLflow(library, path, settings),
     }
     trackers: list[Tracker] = [TensorBoard(path, done)]
-    for name, make in others.items():
-        if getattr(config, f"log_{name}"):
-            try:
-                trackers.append(make(_library(name)))
-            except Exception as problem:  # not logged in, no server: each has errors of its own
-                raise VitletError(f"--log-{name} does not work: {first_line(problem)}.") from problem
+    for name, library in require_trackers(config).items():
+        try:
+            trackers.append(others[name](library))
+        except Exception as problem:  # not logged in, no server: each has errors of its own
+            raise VitletError(f"--log-{name} does not work: {first_line(problem)}.") from problem
     return trackers
 
 
-def require_trackers(config: RunConfig) -> None:
-    """Refuse a tracker that is not installed, before anything is written."""
-    for name in ("wandb", "trackio", "mlflow"):
-        if getattr(config, f"log_{name}"):
-            _library(name)
-
-
-def _library(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError:
-        raise VitletError(f"--log-{name} needs an extra: pip install 'vitlet[{name}]'.") from None
+def require_trackers(config: RunConfig) -> dict[str, Any]:
+    """The libraries of the trackers that the settings ask for; refuses one that is not installed."""
+    names = [name for name in ("wandb", "trackio", "mlflow") if getattr(config, f"log_{name}")]
+    return {name: require_extra(name, name, f"--log-{name}") for name in names}
