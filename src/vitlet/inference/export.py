@@ -17,20 +17,11 @@ from torch import Tensor
 
 from vitlet import __version__
 from vitlet.errors import VitletError, first_line, require_extra
-from vitlet.inference.exported import (
-    CARD,
-    EXPORT_MANIFEST,
-    EXPORT_WEIGHTS,
-    Exported,
-    Format,
-    checksum,
-    is_export,
-    load_network,
-)
+from vitlet.inference.exported import CARD, EXPORT_MANIFEST, EXPORT_WEIGHTS, Exported, Format, is_export, load_network
 from vitlet.inference.model_card import model_card
 from vitlet.inference.predict import Predictor
 from vitlet.inference.runtimes import INPUT, OUTPUTS, Dtype, TorchNetwork, import_openvino
-from vitlet.training.files import sync
+from vitlet.training.files import checksum, sync
 from vitlet.training.run_folder import run_weights
 
 TOLERANCE = 1e-4
@@ -88,11 +79,10 @@ def export_run(
     _require(form)
     predictor = Predictor.load(run, device="cpu")
     described = json.loads(run_weights(run).with_name("config.json").read_text(encoding="utf-8"))
-    settings = described["pretrained_cfg"]
-    preprocessing = {name: settings[name] for name in ("input_size", "crop_pct", "interpolation", "mean", "std")}
-    architecture, arguments = described["architecture"], described["model_args"]
-    classes, temperature = predictor.classes, predictor.temperature
-    about = Exported(form, dtype, architecture, arguments, preprocessing, temperature, classes)
+    kept = ("input_size", "crop_pct", "interpolation", "mean", "std")
+    preprocessing = {name: described["pretrained_cfg"][name] for name in kept}
+    built = described["architecture"], described["model_args"]
+    about = Exported(form, dtype, *built, preprocessing, predictor.temperature, predictor.classes)
     beside = target.with_name(f".{target.name}.tmp")
     try:
         shutil.rmtree(beside, ignore_errors=True)
@@ -126,7 +116,7 @@ def _require(form: Format) -> None:
 def _write(predictor: Predictor, about: Exported, described: Mapping[str, Any], folder: Path, licence: str) -> None:
     """The files of a format."""
     if about.format in ("safetensors", "timm", "torch"):
-        kept = torch.bfloat16 if about.dtype == "bfloat16" else torch.float32
+        kept = getattr(torch, about.dtype)
         weights = predictor.model.state_dict().items()
         tensors = {key: value.to(kept).contiguous() if value.is_floating_point() else value for key, value in weights}
         save_file(tensors, folder / EXPORT_WEIGHTS, metadata={"format": "pt", "vitlet": json.dumps(asdict(about))})
@@ -149,10 +139,8 @@ def _write_program(predictor: Predictor, about: Exported, folder: Path) -> None:
             program = torch.export.export(network, (example,), dynamic_shapes=({0: count},), strict=False)
             if about.format == "torch":
                 torch.export.save(program, folder / "model.pt2")
-            elif about.format == "onnx":
-                _write_onnx(program, about, folder)
             else:
-                _write_openvino(program, about, folder)
+                (_save_onnx if about.format == "onnx" else _save_openvino)(program, about, folder)
     except Exception as problem:  # exporters complain in many types
         raise VitletError(
             f"{about.architecture} cannot be exported to {about.format}: {first_line(problem)}. Its weights can:"
@@ -160,7 +148,7 @@ def _write_program(predictor: Predictor, about: Exported, folder: Path) -> None:
         ) from problem
 
 
-def _write_onnx(program: Any, about: Exported, folder: Path) -> None:
+def _save_onnx(program: Any, about: Exported, folder: Path) -> None:
     """The graph, with what an image needs and what the answers mean in the file's own metadata."""
     made = torch.onnx.export(
         program, input_names=[INPUT], output_names=list(OUTPUTS), dynamo=True, external_data=False, verbose=False
@@ -170,7 +158,7 @@ def _write_onnx(program: Any, about: Exported, folder: Path) -> None:
     made.save(folder / "model.onnx")
 
 
-def _write_openvino(program: Any, about: Exported, folder: Path) -> None:
+def _save_openvino(program: Any, about: Exported, folder: Path) -> None:
     """The same for OpenVINO; in bfloat16 the weights take half the space."""
     openvino = import_openvino()
     model = openvino.convert_model(program)

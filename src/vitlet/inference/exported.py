@@ -13,7 +13,6 @@ model.xml/.bin      for OpenVINO (openvino)
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -29,6 +28,7 @@ from vitlet.data.preprocess import Preprocess
 from vitlet.errors import VitletError, first_line
 from vitlet.inference.runtimes import Dtype, OnnxNetwork, OpenVinoNetwork, TorchNetwork
 from vitlet.models.factory import rebuild
+from vitlet.training.files import checksum
 from vitlet.values import is_number
 
 Format = Literal["safetensors", "timm", "torch", "onnx", "openvino"]
@@ -150,9 +150,3 @@ def _open_network(file: Path, about: Exported) -> nn.Module:
     model = rebuild(about.architecture, about.model_args, classes=len(about.label_names))
     model.load_state_dict(load_file(file))
     return TorchNetwork(model, about.dtype if about.format == "torch" else "float32")
-
-
-def checksum(path: Path) -> str:
-    """The sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -15,7 +15,7 @@ from vitlet.inference.predict import Predictor
 from vitlet.statistics import wilson
 from vitlet.training.run_folder import read_rows
 
-MOST_CLASSES = 30
+CARD_CLASSES = 30
 """Class names on the card; all are in the manifest."""
 
 _SETTINGS = ("epochs", "batch_size", "lr", "weight_decay", "drop_path", "aug", "smoothing", "mixup", "cutmix", "seed")
@@ -38,7 +38,7 @@ def model_card(predictor: Predictor, about: Exported, *, licence: str, parity: s
         about=about,
         manifest=EXPORT_MANIFEST,
         data=Path(config.data).name,
-        most=MOST_CLASSES,
+        most=CARD_CLASSES,
         result=result,
         settings=_SETTINGS,
         config=config.to_dict(),

@@ -26,7 +26,7 @@ class TorchNetwork(nn.Module):
 
     def __init__(self, model: nn.Module, dtype: Dtype = "float32") -> None:
         super().__init__()
-        self.dtype = torch.bfloat16 if dtype == "bfloat16" else torch.float32
+        self.dtype: torch.dtype = getattr(torch, dtype)
         self.model = model.to(self.dtype)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,8 +44,7 @@ class OnnxNetwork(nn.Module):
         super().__init__()
         runtime = require_extra("onnxruntime", "onnx", "an export to ONNX")
         options = runtime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        options.inter_op_num_threads = 1
+        options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
         options.log_severity_level = 3
         self.session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 

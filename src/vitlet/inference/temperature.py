@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlet.errors import VitletError
-from vitlet.inference.exported import checksum
+from vitlet.training.files import checksum
 
 CALIBRATION_FILE = "calibration.json"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -24,3 +25,9 @@ def write_atomically(path: Path, text: str) -> None:
     temporary.write_text(text, encoding="utf-8")
     sync(temporary)
     temporary.replace(path)
+
+
+def checksum(path: Path) -> str:
+    """The sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -102,19 +102,21 @@ def _written(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
 
 
 class Counting(TorchDispatchMode):
-    """Within it, every operation is counted.
+    """Within it, every operation is counted, and timed if there is a clock.
 
     Attributes:
         work: how often each piece of work was done.
+        times: seconds that it took by the clock, each time.
         live: bytes of all storages seen that are still in use.
         peak: the most there ever was.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.work: Counter[Work] = Counter()
-        self.live = 0
-        self.peak = 0
+        self.times: dict[Work, list[float]] = defaultdict(list)
+        self.clock = clock or (lambda: 0.0)
+        self.live = self.peak = 0
         self._seen: set[int] = set()
 
     def hold(self, tensors: Iterable[Tensor]) -> int:
@@ -142,22 +144,16 @@ class Counting(TorchDispatchMode):
     def __torch_dispatch__(
         self, function: Any, types: Any, arguments: tuple[Any, ...] = (), keywords: dict[str, Any] | None = None
     ) -> Any:
-        keywords = keywords or {}
-        result = self.run(lambda: function(*arguments, **keywords))
+        keywords, start = keywords or {}, self.clock()
+        result = function(*arguments, **keywords)
+        taken = self.clock() - start
         work = work_of(function, arguments, keywords, result)
         if work is not None:
-            self.add(work)
+            self.work[work] += 1
+            self.times[work].append(taken)
         if function.namespace == "aten":
             self.hold(_tensors(result))
         return result
-
-    def run(self, operation: Callable[[], Any]) -> Any:
-        """Do one operation."""
-        return operation()
-
-    def add(self, work: Work) -> None:
-        """Keep the record of the operation just done."""
-        self.work[work] += 1
 
 
 class SavedBytes(torch.autograd.graph.saved_tensors_hooks):

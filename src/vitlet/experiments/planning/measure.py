@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
 
 import numpy as np
 import torch
@@ -71,27 +70,6 @@ def rate_at(curve: Curve, size: float) -> float:
     return math.exp(np.interp(math.log(max(size, 1)), sizes, rates))
 
 
-class Stopwatch(Counting):
-    """Times every operation by itself."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        super().__init__()
-        self.clock = clock
-        self.times: dict[Work, list[float]] = defaultdict(list)
-        self._taken = 0.0
-
-    def run(self, operation: Callable[[], Any]) -> Any:
-        """Do one operation, and remember how long it took."""
-        start = self.clock()
-        result = operation()
-        self._taken = self.clock() - start
-        return result
-
-    def add(self, work: Work) -> None:
-        """Keep the time of the operation just done."""
-        self.times[work].append(self._taken)
-
-
 def clock_of(device: torch.device) -> Callable[[], float]:
     """Seconds of work: this process's own on one core, otherwise on the wall, once the device has finished."""
     if device.type == "cpu":
@@ -112,9 +90,8 @@ def measure_machine(device: torch.device, precision: torch.dtype | None) -> Mach
         slow = chosen is not None and device.type == "cpu"
         for workout in workouts(slow=slow):
             step = exercise(workout, device)
-            watch = Stopwatch(clock)
             step(chosen)
-            with watch:
+            with Counting(clock) as watch:
                 for _ in range(1 if slow else REPEATS):
                     step(chosen)
             for work, taken in watch.times.items():
@@ -143,16 +120,14 @@ def _joined(members: list[tuple[float, float]]) -> tuple[float, float]:
 def _overhead(measured: MachineSpeed, device: torch.device, clock: Callable[[], float]) -> float:
     """What an operation costs beyond its own work, from a step that is nearly nothing else."""
     step = exercise(Workout(lambda: TokenBlock(32), (1, 4, 32)), device)
-    watch = Stopwatch(clock)
-    with watch:
+    counting = Counting()
+    with counting:
         step(None)
-    count = sum(len(taken) for taken in watch.times.values())
-    own = measured.seconds({work: len(taken) for work, taken in watch.times.items()})
-    steps = 50
-    start = clock()
+    steps, start = 50, clock()
     for _ in range(steps):
         step(None)
-    return max(0.0, ((clock() - start) / steps - own) / count)
+    beyond = (clock() - start) / steps - measured.seconds(counting.work)
+    return max(0.0, beyond / counting.work.total())
 
 
 def memory_gib(device: torch.device) -> float:

@@ -13,7 +13,7 @@ from vitlet.errors import VitletError
 from vitlet.experiments.planning.devices import DEVICES, EFFICIENCY, Device, Roofline, all_reduce_seconds, named_device
 from vitlet.experiments.planning.measure import MachineSpeed, measure_machine, memory_gib
 from vitlet.experiments.planning.request import PlanRequest
-from vitlet.experiments.planning.step import StepCount, count_step
+from vitlet.experiments.planning.step import Memory, StepCount, count_step
 from vitlet.experiments.planning.supply import Supply, find_supply
 from vitlet.training.classifier import find_device
 
@@ -26,24 +26,6 @@ MACHINE_LINK = 1.0
 """GB/s between machines like this one where nothing is said: a network of ten gigabits."""
 FSDP_TRAFFIC = 1.5
 """Sharded training gathers weights twice and scatters gradients once: three halves of an all-reduce."""
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Bytes on one device."""
-
-    weights: int
-    gradients: int
-    optimizer: int
-    average: int
-    activations: int
-    temporary: int
-    reserved: int
-
-    @property
-    def total(self) -> int:
-        """All of it."""
-        return sum(asdict(self).values())
 
 
 @dataclass(frozen=True)
@@ -121,13 +103,13 @@ def predict(config: RunConfig, request: PlanRequest, supply: Supply, machine: Ma
     """From counts and speeds to hours."""
     batch = count.images * request.devices * config.grad_accum_steps
     link = request.link or machine.link
-    traffic = all_reduce_seconds(request.devices, count.gradients, link) * (FSDP_TRAFFIC if config.fsdp else 1.0)
+    traffic = all_reduce_seconds(request.devices, count.memory.gradients, link) * (FSDP_TRAFFIC if config.fsdp else 1.0)
     own = machine.speed.seconds(count.part) + machine.speed.seconds(count.update)
     own += (config.grad_accum_steps - 1) * machine.speed.seconds(count.further)
     steps = supply.train // batch
     tested = math.ceil(supply.val / (count.images * request.devices)) * machine.speed.seconds(count.evaluation)
     hours = config.epochs * (steps * (own + traffic) + tested) / 3600
-    memory = _memory(count, request.devices if config.fsdp else 1, machine)
+    memory = _on_device(count.memory, request.devices if config.fsdp else 1, machine)
     return Plan(
         run=_describe(config, count, supply),
         devices=request.devices,
@@ -169,9 +151,9 @@ def find_machine(config: RunConfig, request: PlanRequest) -> Machine:
     return Machine(device.name, speed, memory, device.link, is_gpu=device.name in DEVICES)
 
 
-def _memory(count: StepCount, shards: int, machine: Machine) -> Memory:
-    state = {name: -(-getattr(count, name) // shards) for name in ("weights", "gradients", "optimizer", "average")}
-    needed = Memory(**state, activations=count.activations, temporary=count.temporary, reserved=0)
+def _on_device(memory: Memory, shards: int, machine: Machine) -> Memory:
+    state = ("weights", "gradients", "optimizer", "average")
+    needed = replace(memory, **{name: -(-getattr(memory, name) // shards) for name in state})
     lost = int(RESERVED_GIB * GIB + FRAGMENTED * needed.total) if machine.is_gpu else 0
     return replace(needed, reserved=lost)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,31 @@ from vitlet.training.ema import Average
 
 
 @dataclass(frozen=True)
+class Memory:
+    """Bytes on one device; weights include buffers such as running means.
+
+    Attributes:
+        activations: kept for the backward pass.
+        temporary: the peak less all that is named: the batch and results not yet dropped. Below zero where the
+            gradients grow only while the activations go, so that never all are there at once.
+        reserved: taken by the driver, and lost between blocks of memory.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    average: int
+    activations: int
+    temporary: int
+    reserved: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(asdict(self).values())
+
+
+@dataclass(frozen=True)
 class StepCount:
     """What one device does in a step, and the bytes it holds.
 
@@ -29,9 +54,7 @@ class StepCount:
         update: clipping, the optimizer, the moving average.
         evaluation: one forward pass over as many images, as evaluation does it.
         images: in a part.
-        weights, gradients, optimizer, average: bytes; weights include buffers such as running means.
-        activations: bytes kept for the backward pass.
-        peak: the most bytes that are alive at once.
+        memory: at its peak.
         parameters: trained and frozen ones.
         img_size: of the images.
     """
@@ -41,12 +64,7 @@ class StepCount:
     update: Counter[Work]
     evaluation: Counter[Work]
     images: int
-    weights: int
-    gradients: int
-    optimizer: int
-    average: int
-    activations: int
-    peak: int
+    memory: Memory
     parameters: int
     img_size: tuple[int, int]
 
@@ -54,14 +72,6 @@ class StepCount:
     def flops(self) -> int:
         """Floating-point operations of products per image, forward and backward."""
         return sum(work.flops * count for work, count in self.part.items()) // self.images
-
-    @property
-    def temporary(self) -> int:
-        """The peak less all that is named: the batch and results not yet dropped.
-
-        Below zero where the gradients grow only while the activations go, so that never all are there at once.
-        """
-        return self.peak - self.weights - self.gradients - self.optimizer - self.average - self.activations
 
 
 def plan_objective(config: RunConfig, classes: int) -> Objective:
@@ -93,10 +103,13 @@ def _count(objective: Objective, config: RunConfig, images: int) -> StepCount:
     counting = Counting()
     kept = [*objective.parameters(), *objective.buffers()]
     average = Average(objective.backbone.model, config.model_ema_decay) if config.model_ema else None
-    held = counting.hold(kept), counting.hold(average.tensors.values() if average else ())
-    gradients = counting.hold(parameter.grad for parameter in trained if parameter.grad is not None)
     moments = (value for state in optimizer.state.values() for value in state.values())
-    state = counting.hold(value for value in moments if isinstance(value, Tensor))
+    held = {
+        "weights": counting.hold(kept),
+        "gradients": counting.hold(parameter.grad for parameter in trained if parameter.grad is not None),
+        "optimizer": counting.hold(value for value in moments if isinstance(value, Tensor)),
+        "average": counting.hold(average.tensors.values() if average else ()),
+    }
     counting.hold([batch])
     optimizer.zero_grad()  # as the loop does before every step
     counting.peak = counting.live
@@ -126,12 +139,7 @@ def _count(objective: Objective, config: RunConfig, images: int) -> StepCount:
         update=update,
         evaluation=counting.take(),
         images=images,
-        weights=held[0],
-        gradients=gradients,
-        optimizer=state,
-        average=held[1],
-        activations=saved,
-        peak=counting.peak,
+        memory=Memory(**held, activations=saved, temporary=counting.peak - saved - sum(held.values())),
         parameters=sum(parameter.numel() for parameter in objective.parameters()),
         img_size=objective.backbone.img_size,
     )
