@@ -19,8 +19,7 @@ from vitlet.data.images import ImageSet, Subset
 from vitlet.data.store import content_digests
 from vitlet.errors import VitletError
 from vitlet.inference.exported import is_export
-from vitlet.inference.predict import Predictor
-from vitlet.inference.temperature import CALIBRATION_FILE
+from vitlet.inference.predict import CALIBRATION_FILE, Predictor
 from vitlet.statistics import calibration
 from vitlet.training.files import checksum, write_atomically
 from vitlet.training.run_folder import run_weights

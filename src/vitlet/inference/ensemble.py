@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import product, repeat
 from pathlib import Path
 from typing import Any, Literal
 
@@ -88,8 +88,8 @@ def _order(first: Predictor, other: Predictor) -> list[int]:
             f"{first.source} and {other.source} know other classes ({len(first.classes)} and {len(other.classes)};"
             f" {alone[0]}): their probabilities cannot be averaged. Ask them one at a time."
         )
-    places = {name: place for place, name in enumerate(other.classes)}
-    return [places[name] for name in first.classes]
+    indices = {name: index for index, name in enumerate(other.classes)}
+    return [indices[name] for name in first.classes]
 
 
 def views(image: Tensor, preprocess: Preprocess, augment: TestTimeAugment = "none") -> Tensor:
@@ -99,9 +99,8 @@ def views(image: Tensor, preprocess: Preprocess, augment: TestTimeAugment = "non
         height, width = preprocess.size
         size = (round(height * ZOOM), round(width * ZOOM))
         larger = Preprocess(size, crop_pct=preprocess.crop_pct, mean=preprocess.mean, std=preprocess.std).pixels(image)
-        seen += [
-            larger[:, top:, left:][:, :height, :width] for top in (0, size[0] - height) for left in (0, size[1] - width)
-        ]
+        corners = product((0, size[0] - height), (0, size[1] - width))
+        seen += [larger[:, top : top + height, left : left + width] for top, left in corners]
     stacked = torch.stack(seen)
     if augment in ("flip", "all"):
         stacked = torch.cat([stacked, stacked.flip(-1)])

@@ -129,7 +129,15 @@ def load_network(folder: Path, about: Exported) -> nn.Module:
     if not file.is_file():
         raise VitletError(f"{file} is missing: the export is damaged. Export the run again.")
     try:
-        network = _open_network(file, about).eval()
+        if about.format == "onnx":
+            network: nn.Module = OnnxNetwork(file)
+        elif about.format == "openvino":
+            network = OpenVinoNetwork(file, about.dtype)
+        else:
+            model = rebuild(about.architecture, about.model_args, classes=len(about.label_names))
+            model.load_state_dict(load_file(file))
+            network = TorchNetwork(model, about.dtype if about.format == "torch" else "float32")
+        network.eval()
         with torch.inference_mode():
             logits = network(torch.zeros(1, *about.preprocessing["input_size"]))[0].shape[-1]
     except VitletError:
@@ -140,13 +148,3 @@ def load_network(folder: Path, about: Exported) -> nn.Module:
         known = f"it has {logits} logits, and {EXPORT_MANIFEST} names {count} classes"
         raise VitletError(f"cannot load the network in {folder}: {known}. Export the run again.")
     return network
-
-
-def _open_network(file: Path, about: Exported) -> nn.Module:
-    if about.format == "onnx":
-        return OnnxNetwork(file)
-    if about.format == "openvino":
-        return OpenVinoNetwork(file, about.dtype)
-    model = rebuild(about.architecture, about.model_args, classes=len(about.label_names))
-    model.load_state_dict(load_file(file))
-    return TorchNetwork(model, about.dtype if about.format == "torch" else "float32")

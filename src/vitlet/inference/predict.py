@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -22,12 +23,15 @@ from vitlet.data.store import Fit, Lazy
 from vitlet.errors import VitletError, first_line
 from vitlet.inference.exported import is_export, load_network, read_export, timm_preprocess
 from vitlet.inference.runtimes import LogitsOf, TorchNetwork
-from vitlet.inference.temperature import read_temperature
 from vitlet.models.factory import load_exported
 from vitlet.training.classifier import find_device
 from vitlet.training.evaluate import Scores, evaluate
+from vitlet.training.files import checksum
 from vitlet.training.inputs import data_request, other_request, readable_part
 from vitlet.training.run_folder import read_config, read_rows, run_weights
+
+CALIBRATION_FILE = "calibration.json"
+"""In the folder of a run: the number that its logits are divided by, so that its probabilities can be believed."""
 
 
 class Predictor:
@@ -81,7 +85,7 @@ class Predictor:
             model = load_exported(weights.parent)
         except Exception as problem:  # damaged files fail in many ways
             raise VitletError(f"cannot load the weights in {weights.parent}: {first_line(problem)}.") from problem
-        temperature, stale = read_temperature(run, weights)
+        temperature, stale = _temperature(run, weights)
         notes = [note for note in (_unfinished(run, config), stale) if note]
         return Predictor(
             model, preprocess, names, config, find_device(device), temperature=temperature, source=run, notes=notes
@@ -161,11 +165,9 @@ class Predictor:
         """The most likely classes of image files, with probabilities."""
         check_topk(topk)
         images = [read_image(path, self.config.in_chans) for path in paths]  # all are read before any is classified
-        answers = []
-        for path, image in zip(paths, images, strict=True):
-            probabilities, _ = self(self.preprocess(image)[None])
-            answers.append({"image": str(path), "classes": most_likely(probabilities[0], self.classes, topk)})
-        return answers
+        found = (self(self.preprocess(image)[None])[0][0] for image in images)
+        classes = [most_likely(probabilities, self.classes, topk) for probabilities in found]
+        return [{"image": str(path), "classes": each} for path, each in zip(paths, classes, strict=True)]
 
 
 def _changed(run: Path, split: str, images: ImageSet) -> bool:
@@ -187,6 +189,30 @@ def most_likely(probabilities: Tensor, classes: Sequence[str], topk: int) -> lis
     """The first classes by probability."""
     values, labels = probabilities.topk(min(topk, len(classes)))
     return [{"class": classes[k], "probability": p} for k, p in zip(labels.tolist(), values.tolist(), strict=True)]
+
+
+def _temperature(run: Path, weights: Path) -> tuple[float, str]:
+    """The temperature for these weights of a run, 1 if there is none; and a note if there is one for others.
+
+    ``calibration.json`` holds it with the checksum of the weights that it was fitted for: other weights, such as those
+    of a later epoch, need another one.
+    """
+    file = run / CALIBRATION_FILE
+    if not file.is_file():
+        return 1.0, ""
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        temperature, of = float(found["temperature"]), str(found["weights_sha256"])
+        if not 0 < temperature < math.inf:
+            raise ValueError(f"a temperature of {temperature}")
+    except (ValueError, KeyError, TypeError) as problem:
+        raise VitletError(
+            f"{file} is not a calibration: {problem}. Run `vitlet calibrate {run}` again, or remove the file."
+        ) from problem
+    if of == checksum(weights):
+        return temperature, ""
+    note = f"{file} was fitted for other weights than the run has now, and is not used: run `vitlet calibrate {run}`."
+    return 1.0, note
 
 
 def _unfinished(run: Path, config: RunConfig) -> str:

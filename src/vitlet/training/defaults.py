@@ -96,18 +96,14 @@ def choose_tasks(
         measured: what is known (default: `MEASURED`).
     """
     images, none = len(dataset.train), "no task was named, and none is chosen: "
+    unknown = "no gain has been measured whose interval excludes zero (docs/findings.md)."
     if config.init or config.pretrained:
-        return config, (
-            f"{none}for a start from trained weights no gain has been measured whose interval excludes zero"
-            " (docs/findings.md)."
-        )
+        return config, f"{none}for a start from trained weights {unknown}"
     known = MEASURED if measured is None else measured
     fitting = [each for each in known if re.fullmatch(each.models, config.model) and each.fewest <= images <= each.most]
     if not fitting:
-        return config, (
-            f"{none}for {config.model} and {images:,} training images no gain has been measured whose interval"
-            " excludes zero (docs/findings.md). Try one: --task drloc, --task sprel."
-        )
+        data = f"for {config.model} and {images:,} training images"
+        return config, f"{none}{data} {unknown} Try one: --task drloc, --task sprel."
     best = max(fitting, key=lambda each: each.surely)
     chosen = replace(config, tasks=dict(best.tasks))
     names = " and ".join(f"{name} (weight {task.weight:g})" for name, task in best.tasks.items())
@@ -127,8 +123,5 @@ def _problem(config: RunConfig, classes: int, most: int) -> str | None:
         Objective(backbone, make_terms(config, backbone), CrossEntropyLoss())
     except VitletError as problem:
         return str(problem)
-    if grid.height * grid.width <= most:
-        return None
-    return (
-        f"{config.model} ends in a grid of {grid.height}x{grid.width} tokens, and they are chosen up to {most} tokens."
-    )
+    found = f"{config.model} ends in a grid of {grid.height}x{grid.width} tokens"
+    return f"{found}, and they are chosen up to {most} tokens." if grid.height * grid.width > most else None

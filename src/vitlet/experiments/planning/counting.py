@@ -56,16 +56,17 @@ def _flops(function: Any, name: str, arguments: tuple[Any, ...], keywords: dict[
     if name == "convolution_backward":  # torch's own formula takes no account of groups
         gradient, _, weight = arguments[:3]
         return int(sum(arguments[-1][:2]) * 2 * gradient.numel() * math.prod(weight.shape[1:]))
-    formula = flop_registry.get(function._overloadpacket)
-    return int(formula(*arguments, **keywords, out_val=result)) if formula is not None else 0
+    formula = flop_registry.get(function._overloadpacket, lambda *_, **__: 0)
+    return int(formula(*arguments, **keywords, out_val=result))
 
 
 def _kind(name: str, arguments: tuple[Any, ...]) -> str:
     """Operations of one kind run at like speeds: the name, and for convolutions what is convolved."""
     name = name.removesuffix("_")
     if name in ("mm", "addmm", "bmm", "baddbmm"):
-        first, second = arguments[-2:]  # the layouts matter: without a library for a precision, they are all that does
-        return f"{name.replace('add', '').replace('bb', 'b')}_{_layout(first)}{_layout(second)}"
+        # the layouts matter: without a library for a precision, they are all that does
+        layouts = "".join("n" if matrix.stride(-1) == 1 else "t" for matrix in arguments[-2:])
+        return f"{name.replace('add', '').replace('bb', 'b')}_{layouts}"
     if "scaled_dot_product" in name:
         return "attention_backward" if name.endswith("backward") else "attention"
     if name not in ("convolution", "convolution_backward"):
@@ -75,10 +76,6 @@ def _kind(name: str, arguments: tuple[Any, ...]) -> str:
     if weight.shape[1] == 1 and weight.shape[0] > 1:
         return f"{'small' if kernel <= SMALL_KERNEL else 'large'}_depthwise_{name}"
     return f"pointwise_{name}" if kernel == 1 else name
-
-
-def _layout(matrix: Tensor) -> str:
-    return "n" if matrix.stride(-1) == 1 else "t"
 
 
 def _tensors(nested: Any) -> Iterable[Tensor]:
@@ -92,13 +89,11 @@ def _bytes(tensor: Tensor) -> int:
 
 def _written(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> list[Tensor]:
     """Results, and arguments that are changed in place."""
-    found = []
-    for place, argument in enumerate(function._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = arguments[place] if place < len(arguments) else keywords.get(argument.name)
-            found += list(_tensors(value))
-    given = {id(tensor) for tensor in found}
-    return found + [tensor for tensor in _tensors(result) if id(tensor) not in given]
+    declared = function._schema.arguments
+    given = {argument.name: value for argument, value in zip(declared, arguments, strict=False)} | keywords
+    changed = [each.name for each in declared if each.alias_info is not None and each.alias_info.is_write]
+    found = list(_tensors([given.get(name) for name in changed]))
+    return found + [tensor for tensor in _tensors(result) if id(tensor) not in set(map(id, found))]
 
 
 class Counting(TorchDispatchMode):

@@ -15,7 +15,7 @@ import torch
 
 from vitlet.errors import VitletError
 from vitlet.experiments.planning.counting import Counting, Work
-from vitlet.experiments.planning.workouts import TokenBlock, Workout, exercise, workouts
+from vitlet.experiments.planning.workouts import TokenBlock, exercise, workouts
 
 REPEATS = 2
 """Steps that each piece is timed on, after one that warms up."""
@@ -119,7 +119,7 @@ def _joined(members: list[tuple[float, float]]) -> tuple[float, float]:
 
 def _overhead(measured: MachineSpeed, device: torch.device, clock: Callable[[], float]) -> float:
     """What an operation costs beyond its own work, from a step that is nearly nothing else."""
-    step = exercise(Workout(lambda: TokenBlock(32), (1, 4, 32)), device)
+    step = exercise((lambda: TokenBlock(32), (1, 4, 32)), device)
     counting = Counting()
     with counting:
         step(None)
