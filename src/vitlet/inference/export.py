@@ -48,10 +48,8 @@ class Parity:
     same: float
 
     def __str__(self) -> str:
-        return (
-            f"largest difference of a logit {self.largest:.1e}, same first guess on {self.same:.0%} of {self.images}"
-            f" {self.of}"
-        )
+        same = f"same first guess on {self.same:.0%} of {self.images} {self.of}"
+        return f"largest difference of a logit {self.largest:.1e}, {same}"
 
 
 def export_run(

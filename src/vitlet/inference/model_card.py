@@ -56,8 +56,7 @@ def model_card(predictor: Predictor, about: Exported, *, licence: str, parity: s
 def _result(run: Path) -> dict[str, Any]:
     """The run's result, or of a run that is not finished the best of its rows."""
     if (run / "result.json").is_file():
-        found: dict[str, Any] = json.loads((run / "result.json").read_text(encoding="utf-8"))
-        return found
+        return dict(json.loads((run / "result.json").read_text(encoding="utf-8")))
     rows = [row for row in read_rows(run) if "val/top1" in row]
     best = max(rows, key=lambda row: float(row["val/top1"]), default=None)
     return {"val": {key: best[f"val/{key}"] for key in ("count", "top1", "top5", "loss")}} if best else {}

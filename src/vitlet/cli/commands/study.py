@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from vitlet.data.sources import Request
     from vitlet.experiments.studies.definition import Cell, Study
-    from vitlet.experiments.studies.scheduler import Engine, StudyPaths
+    from vitlet.experiments.studies.ray_engine import RayEngine
+    from vitlet.experiments.studies.scheduler import LocalEngine, StudyPaths
 
 
 def run(words: list[str]) -> int:
@@ -83,7 +84,7 @@ def _parser() -> Parser:
     return parser
 
 
-def _engine(chosen: argparse.Namespace, place: StudyPaths) -> Engine:
+def _engine(chosen: argparse.Namespace, place: StudyPaths) -> LocalEngine | RayEngine:
     if chosen.processes is not None and chosen.processes < 1:
         raise VitletError(f"--processes is {chosen.processes}; it needs to be 1 or more.")
     if chosen.address and chosen.engine != "ray":

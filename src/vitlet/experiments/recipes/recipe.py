@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from vitlet.config import RunConfig
@@ -63,6 +65,14 @@ class PaperTable:
     name: str
     title: str
     recipes: tuple[Recipe, ...]
+
+
+def published(table: str) -> list[tuple[str, str, str, float]]:
+    """Dataset, model, arm and number of every entry of a table in ``published.csv``, where rows are the papers' own."""
+    lines = Path(__file__).with_name("published.csv").read_text(encoding="utf-8").splitlines()
+    rows = [row for row in csv.DictReader(lines) if row.pop("table") == table]
+    entries = ((row.pop("model"), row.pop("arm"), row) for row in rows)
+    return [(data, model, arm, float(text)) for model, arm, row in entries for data, text in row.items() if text]
 
 
 def small(config: RunConfig) -> RunConfig:

@@ -14,13 +14,16 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitlet.config import RunConfig
 from vitlet.data.named.official import OFFICIAL
 from vitlet.errors import VitletError, fail
 from vitlet.experiments.studies.definition import Cell, Study, read_study
 from vitlet.experiments.studies.records import Record, through_json
+
+if TYPE_CHECKING:
+    from vitlet.training.evaluate import Scores
 
 
 def located(values: dict[str, Any], data_dir: Path | None) -> dict[str, Any]:
@@ -54,6 +57,7 @@ def run_cell(study: Study, cell: Cell, work: Path, data_dir: Path | None) -> Rec
     result = train(replace(config, output=str(work / "run"), resume="auto"), title=cell.name)
     rows = read_rows(result.path)
     tested = result.test if study.test else None
+    last = tested if tested is None or result.best_epoch == len(rows) else _test_last(result.path)
     return Record(
         cell=cell,
         settings=through_json(settings),
@@ -61,7 +65,7 @@ def run_cell(study: Study, cell: Cell, work: Path, data_dir: Path | None) -> Rec
         best_epoch=result.best_epoch,
         val_best=result.val.top1 if result.val else None,
         test_best=tested.top1 if tested else None,
-        test_last=_last(result.path, result.best_epoch == len(rows), tested) if tested else None,
+        test_last=last.top1 if last else None,
         tasks=result.tasks,
         train_images=_training_images(result.path),
         test_images=tested.count if tested else 0,
@@ -88,16 +92,14 @@ def _keep_runs_of(settings: dict[str, Any], work: Path) -> None:
     file.write_text(text, encoding="utf-8")
 
 
-def _last(path: Path, same: bool, tested: Any) -> float:
-    """Test accuracy of the weights of the last epoch."""
-    if same:
-        return float(tested.top1)
+def _test_last(path: Path) -> Scores:
+    """Test scores of the weights of the last epoch."""
     from vitlet.inference.predict import Predictor
     from vitlet.models.factory import load_exported
 
     best = Predictor.load(path)
     last = Predictor(load_exported(path / "last"), best.preprocess, best.classes, best.config, best.device)
-    return last.evaluate(split="test")[0].top1
+    return last.evaluate(split="test")[0]
 
 
 def _training_images(path: Path) -> int:

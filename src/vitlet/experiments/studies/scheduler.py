@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
@@ -20,6 +20,9 @@ from vitlet.errors import InterruptedRunError, VitletError
 from vitlet.experiments.studies.definition import Cell, Study
 from vitlet.experiments.studies.records import record_path
 from vitlet.training.signals import LAUNCHER, Interrupts
+
+if TYPE_CHECKING:
+    from vitlet.experiments.studies.ray_engine import RayEngine
 
 POLL = 0.5
 """Seconds between two looks at the processes."""
@@ -95,23 +98,8 @@ class StudyProgress:
         return fmean(known) * open_cells / self.slots if known else None
 
 
-class Engine(Protocol):
-    """Starts cells, somewhere."""
-
-    slots: int
-
-    def start(self, cell: Cell) -> None:
-        """Begin a cell."""
-
-    def ended(self) -> list[tuple[Cell, str | None]]:
-        """The cells that have come to an end since, each with the reason if it failed."""
-
-    def stop(self) -> None:
-        """End what is running, each run saved."""
-
-
 class LocalEngine:
-    """Processes on this machine, one thread each."""
+    """Starts cells as processes on this machine, one thread each; `RayEngine` does the same on a cluster."""
 
     def __init__(self, paths: StudyPaths, slots: int) -> None:
         self.paths, self.slots = paths, slots
@@ -133,7 +121,7 @@ class LocalEngine:
             )
 
     def ended(self) -> list[tuple[Cell, str | None]]:
-        """The cells whose processes are gone."""
+        """The cells that have come to an end since, each with the reason if it failed."""
         gone = {cell: process for cell, process in self.processes.items() if process.poll() is not None}
         return [(cell, self.paths.failure(cell, self.processes.pop(cell).returncode)) for cell in gone]
 
@@ -146,7 +134,7 @@ class LocalEngine:
 
 
 def run_study(
-    study: Study, cells: Sequence[Cell], engine: Engine, show: Callable[[StudyProgress], None]
+    study: Study, cells: Sequence[Cell], engine: LocalEngine | RayEngine, show: Callable[[StudyProgress], None]
 ) -> StudyProgress:
     """Run these cells; a failed one does not stop the rest. Interrupted, all that run save and end."""
     progress = StudyProgress(list(cells), slots=engine.slots)
