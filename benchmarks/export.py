@@ -52,7 +52,8 @@ class Untrained:
 def exported(source: Any, settings: Any, form: Any, dtype: Any, folder: Path) -> Callable[[torch.Tensor], torch.Tensor]:
     """Written, read back, ready."""
     folder.mkdir(parents=True)
-    about = Exported(form, dtype, "", {}, ("x",), settings)
+    classes = tuple(str(label) for label in range(source.model.num_classes))
+    about = Exported(form, dtype, "", {}, settings, 1.0, classes)
     _write_program(source, about, folder)
     network = load_network(folder, about)
     return lambda images: network(images)[0]

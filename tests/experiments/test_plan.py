@@ -16,7 +16,7 @@ from vitlet.config import RunConfig, TaskConfig
 from vitlet.errors import VitletError
 from vitlet.experiments.planning.counting import Counting, SavedBytes, Work
 from vitlet.experiments.planning.devices import DEVICES, LAUNCH_SECONDS, Roofline, all_reduce_seconds
-from vitlet.experiments.planning.measure import Measured, Stopwatch, rate_at
+from vitlet.experiments.planning.measure import MachineSpeed, rate_at
 from vitlet.experiments.planning.plan import GIB, Machine, Plan, plan, predict
 from vitlet.experiments.planning.request import PlanRequest
 from vitlet.experiments.planning.step import StepCount, count_step, plan_objective, without_content
@@ -93,13 +93,13 @@ def test_state_is_exact(counted: StepCount) -> None:
     optimizer.step()
     parameters = list(objective.parameters())
     assert counted.parameters == sum(each.numel() for each in parameters)
-    assert counted.weights == 4 * counted.parameters  # a ViT has no buffers
-    assert counted.gradients == sum(each.grad.nbytes for each in parameters if each.grad is not None)
+    assert counted.memory.weights == 4 * counted.parameters  # a ViT has no buffers
+    assert counted.memory.gradients == sum(each.grad.nbytes for each in parameters if each.grad is not None)
     state = [value for each in optimizer.state.values() for value in each.values()]
-    assert counted.optimizer == sum(value.nbytes for value in state)
+    assert counted.memory.optimizer == sum(value.nbytes for value in state)
     averaged = count_step(replace(CONFIG, model_ema=True), classes=10, images=8)
-    assert (counted.average, averaged.average) == (0, counted.weights)
-    assert averaged.peak == counted.peak + counted.weights
+    assert (counted.memory.average, averaged.memory.average) == (0, counted.memory.weights)
+    assert averaged.memory.total == counted.memory.total + counted.memory.weights
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_activations_are_those_of_a_real_step(config: RunConfig) -> None:
     with found, torch.autocast("cpu", dtype=torch.bfloat16, enabled=config.amp):
         objective(images, labels, objective.weights(5))
     assert found.total > 0
-    assert count_step(config, classes=10, images=8).activations == pytest.approx(found.total, rel=0.01)
+    assert count_step(config, classes=10, images=8).memory.activations == pytest.approx(found.total, rel=0.01)
 
 
 def test_peak_counts_what_is_alive() -> None:
@@ -148,10 +148,10 @@ def test_nothing_stays_alive_after_the_backward_pass() -> None:
 
 def test_memory_falls_by_checkpointing_and_parts(counted: StepCount) -> None:
     again = count_step(replace(CONFIG, grad_checkpointing=True), classes=10, images=8)
-    assert again.activations < counted.activations / 2
+    assert again.memory.activations < counted.memory.activations / 2
     assert again.flops > counted.flops
     parts = count_step(replace(CONFIG, grad_accum_steps=2), classes=10, images=4)
-    assert parts.activations == pytest.approx(counted.activations / 2, rel=0.1)
+    assert parts.memory.activations == pytest.approx(counted.memory.activations / 2, rel=0.1)
     assert sum(parts.further.values()) > sum(parts.part.values())  # gradients are added
 
 
@@ -174,15 +174,15 @@ def test_roofline_takes_the_longer_of_arithmetic_and_traffic() -> None:
 def test_rates_between_measured_sizes() -> None:
     curve = ((100.0, 1.0), (10_000.0, 4.0))
     assert [rate_at(curve, size) for size in (1, 1000, 10**6)] == pytest.approx([1.0, 2.0, 4.0])
-    speed = Measured({("add", "float32"): curve, ("mm_nn", "float32"): ((1.0, 10.0),)}, 0.5, "a machine")
+    speed = MachineSpeed({("add", "float32"): curve, ("mm_nn", "float32"): ((1.0, 10.0),)}, 0.5, "a machine")
     assert speed.seconds({Work("add", "float32", 0, 1000): 2}) == pytest.approx(2 * (0.5 + 500))
     assert speed.seconds({Work("never seen", "bfloat16", 0, 100): 1}) == pytest.approx(0.5 + 100)
     assert speed.seconds({Work("bmm_tt", "float32", 100, 7): 1}) == pytest.approx(0.5 + 10)
 
 
-def test_stopwatch_times_each_operation() -> None:
+def test_a_clock_times_each_operation() -> None:
     ticks = iter(range(100))
-    with Stopwatch(lambda: float(next(ticks) ** 2)) as watch:
+    with Counting(lambda: float(next(ticks) ** 2)) as watch:
         tensor = torch.ones(4)
         tensor + tensor
     times = {work.kind: taken for work, taken in watch.times.items()}
@@ -203,7 +203,7 @@ def test_time_and_cost(counted: StepCount) -> None:
     assert double.hours == pytest.approx(2 * one.hours)
     assert one.images_per_second == pytest.approx(8 / one.step_seconds)
     four = planned(counted, devices=4, price=3.0, link=0.001)
-    assert four.link_seconds == pytest.approx(2 * 3 / 4 * counted.gradients / 1e6)
+    assert four.link_seconds == pytest.approx(2 * 3 / 4 * counted.memory.gradients / 1e6)
     assert four.step_seconds == pytest.approx(one.step_seconds + four.link_seconds)
     assert four.steps == 10 * 25
     assert four.cost == pytest.approx(3.0 * 4 * four.hours)
@@ -212,23 +212,24 @@ def test_time_and_cost(counted: StepCount) -> None:
 
 def test_sharding_divides_the_state(counted: StepCount) -> None:
     shared = planned(counted, replace(CONFIG, fsdp=True), devices=4)
-    assert shared.memory.weights == counted.weights // 4
-    assert shared.memory.optimizer == -(-counted.optimizer // 4)
-    assert shared.memory.activations == counted.activations
+    assert shared.memory.weights == counted.memory.weights // 4
+    assert shared.memory.optimizer == -(-counted.memory.optimizer // 4)
+    assert shared.memory.activations == counted.memory.activations
     assert shared.link_seconds == pytest.approx(1.5 * planned(counted, devices=4).link_seconds)
 
 
 def test_says_whether_it_fits_and_what_to_do(counted: StepCount) -> None:
     assert planned(counted).fits
     assert planned(counted).advice == ""
-    large = replace(counted, activations=3 * GIB, peak=counted.peak + 3 * GIB, images=8)
+    rest = counted.memory.temporary + counted.memory.activations
+    large = replace(counted, memory=replace(counted.memory, activations=3 * GIB, temporary=rest), images=8)
     tight = planned(large, memory=3, devices=2)
     assert not tight.fits
     for flag in ("--grad-accum-steps 2 (4 images at a time", "--grad-checkpointing", "--amp", "--fsdp"):
         assert flag in tight.advice
-    half = replace(large, images=4, activations=3 * GIB // 2, peak=counted.peak + 3 * GIB // 2)
+    half = replace(large, images=4, memory=replace(large.memory, activations=3 * GIB // 2))
     assert planned(half, replace(CONFIG, grad_accum_steps=2), memory=3, devices=2).fits
-    huge = replace(counted, weights=9 * GIB, peak=counted.peak + 9 * GIB)
+    huge = replace(counted, memory=replace(counted.memory, weights=9 * GIB))
     used_up = replace(CONFIG, grad_checkpointing=True, amp=True, fsdp=True)
     assert "a smaller --model" in planned(huge, used_up, memory=2, devices=2).advice
 

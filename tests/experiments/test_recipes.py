@@ -18,7 +18,7 @@ from vitlet.config import RunConfig
 from vitlet.data.images import Arrays, Dataset
 from vitlet.data.named.official import OFFICIAL
 from vitlet.errors import VitletError
-from vitlet.experiments.recipes import TABLES, Recipe, all_recipes, find_recipe, recipes_of
+from vitlet.experiments.recipes import PAPER_TABLES, Recipe, all_recipes, find_recipe, find_table
 from vitlet.training.jobs import build_job
 from vitlet.training.optim import make_optimizer
 
@@ -26,7 +26,7 @@ RECIPES = all_recipes()
 
 
 def test_every_table_has_rows_and_every_row_a_dataset() -> None:
-    assert {row.table for row in RECIPES.values()} == set(TABLES)
+    assert {row.table for row in RECIPES.values()} == set(PAPER_TABLES)
     for row in RECIPES.values():
         for config in (row.config(), row.first_config()):
             assert config is None or config.data in OFFICIAL, row.name
@@ -136,7 +136,7 @@ def test_bad_input(words: list[str], expected: str, capsys: pytest.CaptureFixtur
 
 def test_unknown_table() -> None:
     with pytest.raises(VitletError, match="Did you mean 'drloc_table4'"):
-        recipes_of("drloc_tabel4")
+        find_table("drloc_tabel4")
 
 
 def _distinct() -> list[Any]:

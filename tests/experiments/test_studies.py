@@ -26,8 +26,8 @@ from vitlet.experiments.studies.cell import located, run_cell
 from vitlet.experiments.studies.definition import Cell, Study, read_study
 from vitlet.experiments.studies.named import find_study
 from vitlet.experiments.studies.records import Record, finished_cells, read_record
-from vitlet.experiments.studies.report import cells_of, report_study, which_numbers
-from vitlet.experiments.studies.scheduler import Progress, alone
+from vitlet.experiments.studies.report import as_texts, report_study, which_numbers
+from vitlet.experiments.studies.scheduler import StudyProgress, alone
 from vitlet.experiments.studies.statistics import Estimate, first_reaching, summarise
 
 TINY: dict[str, Any] = {
@@ -151,7 +151,7 @@ def test_a_table_is_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     study, file = find_study("drloc_table6", scale="small", seeds=2)
     assert file == Path("studies/drloc_table6-small/study.yaml")
     assert list(study.arms) == ["baseline", "l1", "signed", "ce", "reg", "all"]
-    assert study.paper("imagenet100", "swin_t", "ce") == 83.86
+    assert study.paper(Cell("imagenet100", "swin_t", "ce", 1.0, 0)) == 83.86
     assert study.values(Cell("imagenet100", "swin_t", "ce", 1.0, 1))["model"] == "swin_for_32px"
     three = read_study(write(tmp_path / "cut.yaml", table="drloc_table4", settings={}, arms={"drloc": {}}))
     assert sum(1 for _ in three.cells()) == 40
@@ -236,8 +236,9 @@ def test_seeds_that_never_reach_the_baseline_and_costs_that_are_not_known() -> N
     records[late] = replace(records[late], val_curve=(5.0, 6.0), cpu_seconds=None)
     records[Cell("data", "model", "new", 1.0, 1)] = record(late, 50.0, curves["new"], seconds=30.0)
     _, new, bad = summarise(study, records)
-    assert cells_of(new, False)[9:] == ["2 of 2 (2 of 3 seeds)", "2.00"]
-    assert cells_of(bad, False)[9] == "never"
+    texts = as_texts([new, bad])
+    assert (texts[0]["reaches"], texts[0]["cost"]) == ("2 of 2 (2 of 3 seeds)", "2.00")
+    assert texts[1]["reaches"] == "never"
 
 
 def test_records_of_another_kind_are_refused(tmp_path: Path) -> None:
@@ -377,9 +378,9 @@ def test_missing_data_keeps_only_its_own_cells(
     write(tmp_path / "grid.yaml", arms=arms, seeds=2)
     ran: list[str] = []
 
-    def note(study: Study, cells: list[Cell], *_: Any) -> Progress:
+    def note(study: Study, cells: list[Cell], *_: Any) -> StudyProgress:
         ran.extend(cell.arm for cell in cells)
-        return Progress([])
+        return StudyProgress([])
 
     monkeypatch.setattr("vitlet.experiments.studies.scheduler.run_study", note)
     assert main(["study", "grid.yaml"]) == 1

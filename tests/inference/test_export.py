@@ -25,8 +25,9 @@ from vitlet.cli import main
 from vitlet.data.decode import read_image
 from vitlet.errors import VitletError
 from vitlet.inference.export import Parity, export_run
-from vitlet.inference.exported import Format, checksum, read_export
+from vitlet.inference.exported import Format, read_export
 from vitlet.inference.predict import Predictor
+from vitlet.training.files import checksum
 
 
 @pytest.fixture

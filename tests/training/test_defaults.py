@@ -19,18 +19,22 @@ from vitlet.errors import VitletError
 from vitlet.experiments.studies.definition import read_study
 from vitlet.experiments.studies.records import finished_cells
 from vitlet.experiments.studies.statistics import summarise
-from vitlet.training.defaults import MEASURED, Measured, choose_tasks
+from vitlet.training.defaults import MEASURED, MeasuredGain, choose_tasks
 from vitlet.training.inputs import data_request
 from vitlet.training.run_folder import read_config
 
 SMALL = {"drloc": TaskConfig(0.25, options={"hidden": 16})}
 KNOWN = (
-    Measured("one", "arm", "vit_.*", 10, 100, 256, SMALL, {"digits": (2.0, 0.5), "others": (9.0, 0.5)}, "20 epochs"),
-    Measured("two", "arm", "vit_.*", 10, 100, 256, {"sprel": TaskConfig(1.0)}, {"digits": (2.5, 1.5)}, "20 epochs"),
-    Measured(
+    MeasuredGain(
+        "one", "arm", "vit_.*", 10, 100, 256, SMALL, {"digits": (2.0, 0.5), "others": (9.0, 0.5)}, "20 epochs"
+    ),
+    MeasuredGain("two", "arm", "vit_.*", 10, 100, 256, {"sprel": TaskConfig(1.0)}, {"digits": (2.5, 1.5)}, "20 epochs"),
+    MeasuredGain(
         "three", "arm", "swin_.*", 10, 100, 256, {"position": TaskConfig(1.0)}, {"digits": (9.0, 0.5)}, "20 epochs"
     ),
-    Measured("four", "arm", "vit_.*", 1000, 5000, 256, {"angle": TaskConfig(1.0)}, {"digits": (9.0, 0.5)}, "20 epochs"),
+    MeasuredGain(
+        "four", "arm", "vit_.*", 1000, 5000, 256, {"angle": TaskConfig(1.0)}, {"digits": (9.0, 0.5)}, "20 epochs"
+    ),
 )
 
 
@@ -68,7 +72,9 @@ def test_nothing_is_chosen_that_was_not_measured_or_cannot_be_had(folder: Path) 
 @pytest.mark.parametrize(("gain", "half"), [(1.0, 1.0), (0.5, 0.9), (-2.0, 0.5), (1.0, 0.0)])
 def test_what_shows_nothing_cannot_become_a_default(gain: float, half: float) -> None:
     with pytest.raises(ValueError, match="excludes zero"):
-        Measured("study", "arm", "vit_.*", 10, 100, 256, SMALL, {"good": (2.0, 0.5), "bad": (gain, half)}, "20 epochs")
+        MeasuredGain(
+            "study", "arm", "vit_.*", 10, 100, 256, SMALL, {"good": (2.0, 0.5), "bad": (gain, half)}, "20 epochs"
+        )
 
 
 def test_what_is_known_is_what_the_committed_studies_say() -> None:

@@ -44,7 +44,7 @@ def test_a_tracker_that_is_not_there_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     changes: dict[str, Any] = {f"log_{name}": True}
-    with pytest.raises(vitlet.VitletError, match=rf"--log-{name} needs an extra: pip install 'vitlet\[{name}\]'"):
+    with pytest.raises(vitlet.VitletError, match=rf"--log-{name} needs {name}: pip install 'vitlet\[{name}\]'"):
         train(faults.make_config(data, tmp_path / "run", **changes))
     assert not (tmp_path / "run").exists()
 

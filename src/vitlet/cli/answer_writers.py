@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vitlet.errors import VitletError, first_line
+from vitlet.errors import VitletError, first_line, require_extra
 from vitlet.inference.ensemble import Answer
-from vitlet.inference.runtimes import optional
 
 EMBEDDINGS = (".npy", ".parquet")
 
@@ -27,7 +26,7 @@ def check_targets(output: Path | None, embed: Path | None) -> None:
         if embed.suffix not in EMBEDDINGS:
             raise VitletError(f"--embed {embed}: needs a name that ends in .npy or .parquet.")
         if embed.suffix == ".parquet":
-            optional("pyarrow", "tables")
+            require_extra("pyarrow", "tables", "--embed with Parquet")
 
 
 def as_json(answers: Sequence[Answer]) -> str:
@@ -61,8 +60,9 @@ def write_embeddings(answers: Sequence[Answer], path: Path) -> None:
         if path.suffix == ".npy":
             np.save(path, rows.numpy())
             return
-        arrow, parquet = optional("pyarrow", "tables"), optional("pyarrow.parquet", "tables")
+        from pyarrow import parquet, table
+
         columns = {"image": [answer.image for answer in answers], "embedding": list(rows.numpy())}
-        parquet.write_table(arrow.table(columns), path)
+        parquet.write_table(table(columns), path)
     except OSError as problem:
         raise VitletError(f"cannot write {path}: {first_line(problem)}.") from problem

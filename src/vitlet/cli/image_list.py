@@ -20,30 +20,27 @@ def image_files(words: Sequence[str], listed: Iterable[str] = ()) -> list[Path]:
             ``listed``.
         listed: lines with one file each.
     """
-    found: list[Path] = []
-    for word in words:
-        found += _meant(word, listed)
+    found = [path for word in words for path in _meant(word, listed)]
     if not found:
         raise VitletError("no image was given: the list is empty.")
     return found
 
 
 def _meant(word: str, listed: Iterable[str]) -> list[Path]:
+    path = Path(word)
     if word == STDIN:
         return [_existing(line) for line in (each.rstrip("\r\n") for each in listed) if line]
-    path = Path(word)
     if path.is_dir():
-        inside = sorted(each for each in path.rglob("*") if _is_image(each.relative_to(path)) and each.is_file())
-        if not inside:
-            raise VitletError(f"the folder {path} holds no images ({', '.join(sorted(IMAGE_SUFFIXES))}).")
-        return inside
-    if not path.exists() and glob.has_magic(word):
+        found = [each for each in path.rglob("*") if _is_image(each.relative_to(path)) and each.is_file()]
+        problem = f"the folder {path} holds no images ({', '.join(sorted(IMAGE_SUFFIXES))})."
+    elif not path.exists() and glob.has_magic(word):
         named = glob.glob(word, recursive=True)  # noqa: PTH207  a pattern may be absolute
-        matching = sorted(Path(each) for each in named if Path(each).is_file())
-        if not matching:
-            raise VitletError(f"no file matches {word!r}.")
-        return matching
-    return [_existing(word)]
+        found, problem = [Path(each) for each in named if Path(each).is_file()], f"no file matches {word!r}."
+    else:
+        return [_existing(word)]
+    if not found:
+        raise VitletError(problem)
+    return sorted(found)
 
 
 def _is_image(inside: Path) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from vitlet.config import RunConfig
 from vitlet.data.sources import load_dataset
-from vitlet.errors import NotFiniteError, VitletError, first_line
+from vitlet.errors import NotFiniteError, VitletError, first_line, require_extra
 from vitlet.training.defaults import choose_tasks
 from vitlet.training.inputs import data_request
 from vitlet.training.loop import train
@@ -46,40 +46,25 @@ def tune(
     Test images are never looked at. A new try is begun only if it can be expected to end in time. A try whose loss is
     no number is passed over. With ``open_tasks`` the tasks are those that a training would choose.
     """
-    try:
-        optuna: Any = import_module("optuna")
-        journal: Any = import_module("optuna.storages.journal")
-    except ImportError:
-        raise VitletError("vitlet tune needs optuna: pip install 'vitlet[tune]'.") from None
+    optuna = require_extra("optuna", "tune", "vitlet tune")
     dataset = replace(load_dataset(data_request(config)), test=None)
     if dataset.val is None:
         raise VitletError("there are no validation images to tune on; leave --val-fraction above 0.")
     if open_tasks:
         config, why = choose_tasks(config, dataset)
         say(why)
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
     _claim(folder, config)
-    storage = optuna.storages.JournalStorage(journal.JournalFileBackend(str(folder / "journal.log")))
-    study = optuna.create_study(
-        study_name="tune",
-        storage=storage,
-        direction="maximize",
-        load_if_exists=True,
-        sampler=optuna.samplers.TPESampler(seed=config.seed + len(list(folder.glob("trial-*"))), n_startup_trials=5),
-    )
-    ranges = _ranges(config)
+    study, ranges = _open_study(optuna, folder, config.seed), _ranges(config)
     if not any(trial.state.is_finished() for trial in study.trials):
         study.enqueue_trial({name: (low * high) ** 0.5 for name, (low, high) in ranges.items()})
-    started, spent = time.monotonic(), 0.0
-    done = 0
+    started, spent, done = time.monotonic(), 0.0, 0
     while trials is None or done < trials:
-        if time.monotonic() - started + spent > 60 * minutes and done:
-            break
         before = time.monotonic()
+        if before - started + spent > 60 * minutes and done:
+            break
         trial = study.ask()
         values = {name: trial.suggest_float(name, low, high, log=True) for name, (low, high) in ranges.items()}
-        output = folder / f"trial-{trial.number}"
-        chosen = replace(_with(config, values), output=str(output), overwrite=True)
+        chosen = replace(_with(config, values), output=str(folder / f"trial-{trial.number}"), overwrite=True)
         shown = ", ".join(f"{name} {value:.3g}" for name, value in values.items())
         try:
             result = train(chosen, dataset, title=f"try {trial.number + 1}")
@@ -96,22 +81,32 @@ def tune(
     found = [Trial(t.number, dict(t.params), float(t.value)) for t in study.trials if t.value is not None]
     if not found:
         raise NotFiniteError("every try diverged. Begin with a smaller --lr, or add --clip-grad 1.")
-    best = max(found, key=lambda each: each.top1)
-    return _with(config, best.values), sorted(found, key=lambda each: -each.top1)
+    found.sort(key=lambda each: -each.top1)
+    return _with(config, found[0].values), found
+
+
+def _open_study(optuna: Any, folder: Path, seed: int) -> Any:
+    """Optuna's record of the search in this folder, new or begun before."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    journal = import_module("optuna.storages.journal").JournalFileBackend(str(folder / "journal.log"))
+    sampler = optuna.samplers.TPESampler(seed=seed + len(list(folder.glob("trial-*"))), n_startup_trials=5)
+    storage = optuna.storages.JournalStorage(journal)
+    return optuna.create_study(
+        study_name="tune", storage=storage, direction="maximize", load_if_exists=True, sampler=sampler
+    )
 
 
 def _claim(folder: Path, config: RunConfig) -> None:
     """Make the folder of a search, or find that it is one of these very settings."""
     file = folder / "searched.yaml"
-    if not file.is_file():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if any(folder.iterdir()):
-                raise VitletError(f"{folder} holds other files and is no search; choose another --output.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not any(folder.iterdir()):
             file.write_text(config.dump(), encoding="utf-8")
-        except OSError as problem:
-            raise VitletError(f"cannot write in {folder}: {problem.strerror}. Choose another --output.") from problem
-        return
+    except OSError as problem:
+        raise VitletError(f"cannot write in {folder}: {problem.strerror}. Choose another --output.") from problem
+    if not file.is_file():
+        raise VitletError(f"{folder} holds other files and is no search; choose another --output.")
     had = RunConfig.from_dict(RunConfig.read(file), source=str(file)).to_dict()
     if different := differences(had, config.to_dict(), RunConfig, "the search"):
         raise VitletError(
@@ -123,11 +118,9 @@ def _claim(folder: Path, config: RunConfig) -> None:
 def _ranges(config: RunConfig) -> dict[str, tuple[float, float]]:
     """Lowest and highest value of everything that is searched; the given one lies in the middle."""
     rate = config.lr if config.lr_base is None else config.lr_base
+    weights = {name: task.weight for name, task in config.tasks.items() if task.weight > 0}
     ranges = {_rate(config): (rate / LR_FACTOR, rate * LR_FACTOR)}
-    for name, task in config.tasks.items():
-        if task.weight > 0:
-            ranges[name] = (task.weight / WEIGHT_FACTOR, task.weight * WEIGHT_FACTOR)
-    return ranges
+    return ranges | {name: (weight / WEIGHT_FACTOR, weight * WEIGHT_FACTOR) for name, weight in weights.items()}
 
 
 def _with(config: RunConfig, values: dict[str, Any]) -> RunConfig:

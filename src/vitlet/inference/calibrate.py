@@ -18,18 +18,18 @@ from torch import Tensor
 from vitlet.data.images import ImageSet, Subset
 from vitlet.data.store import content_digests
 from vitlet.errors import VitletError
-from vitlet.inference.exported import checksum, is_export
-from vitlet.inference.predict import Predictor, weights_folder
-from vitlet.inference.temperature import FILE
+from vitlet.inference.exported import is_export
+from vitlet.inference.predict import CALIBRATION_FILE, Predictor
 from vitlet.statistics import calibration
-from vitlet.training.files import sync
+from vitlet.training.files import checksum, write_atomically
+from vitlet.training.run_folder import run_weights
 
 LIMITS = (0.05, 20.0)
 """Of the temperature; a fit that ends there has found nothing."""
 
 
 @dataclass(frozen=True)
-class Measured:
+class CalibrationScores:
     """How far probabilities can be believed on some images, before and after.
 
     Attributes:
@@ -52,8 +52,8 @@ class Calibrated:
     """The temperature of a run, on what it was fitted, and how it does on images that had no say (None: none are)."""
 
     temperature: float
-    fitted: Measured
-    tested: Measured | None
+    fitted: CalibrationScores
+    tested: CalibrationScores | None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -77,8 +77,11 @@ def calibrate(run: Path, data: str | None = None, *, data_dir: str | None = None
     if unseen is not None and len(left := _not_among(unseen, images)):
         tested = _measure(named, *predictor.logits(left), temperature)
     found = Calibrated(temperature, fitted, tested)
-    weights = weights_folder(run) / "model.safetensors"
-    _write(run / FILE, {**found.to_dict(), "weights_sha256": checksum(weights)})
+    values = {**found.to_dict(), "weights_sha256": checksum(run_weights(run))}
+    try:
+        write_atomically(run / CALIBRATION_FILE, json.dumps(values, indent=2, ensure_ascii=False))
+    except OSError as problem:
+        raise VitletError(f"cannot write {run / CALIBRATION_FILE}: {problem.strerror}.") from problem
     return found
 
 
@@ -107,9 +110,9 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     return math.exp(found.x)
 
 
-def _measure(what: str, logits: Tensor, labels: Tensor, temperature: float) -> Measured:
+def _measure(what: str, logits: Tensor, labels: Tensor, temperature: float) -> CalibrationScores:
     (ece, loss), (ece_after, loss_after) = (_believed(logits, labels, divisor) for divisor in (1.0, temperature))
-    return Measured(what, len(labels), ece, ece_after, loss, loss_after)
+    return CalibrationScores(what, len(labels), ece, ece_after, loss, loss_after)
 
 
 def _believed(logits: Tensor, labels: Tensor, temperature: float) -> tuple[float, float]:
@@ -118,13 +121,3 @@ def _believed(logits: Tensor, labels: Tensor, temperature: float) -> tuple[float
     confidence, guesses = scaled.softmax(-1).max(-1)
     error = calibration(confidence.numpy(), (guesses == labels).numpy()).error
     return error, float(F.cross_entropy(scaled, labels))
-
-
-def _write(path: Path, values: dict[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.write_text(json.dumps(values, indent=2, ensure_ascii=False), encoding="utf-8")
-        sync(temporary)
-        temporary.replace(path)
-    except OSError as problem:
-        raise VitletError(f"cannot write {path}: {problem.strerror}.") from problem

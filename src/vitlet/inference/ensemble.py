@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product, repeat
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from vitlet.data.preprocess import Preprocess
 from vitlet.errors import VitletError
 from vitlet.inference.predict import Predictor, check_topk, most_likely
 
-Augment = Literal["none", "flip", "crops", "all"]
+TestTimeAugment = Literal["none", "flip", "crops", "all"]
 ZOOM = 8 / 7
 """Corners are cut from the image at this size: 256 for 224."""
 
@@ -38,13 +39,13 @@ class Ensemble:
         augment: which views of an image each is asked about; probabilities are the mean over them.
     """
 
-    def __init__(self, predictors: Sequence[Predictor], augment: Augment = "none") -> None:
+    def __init__(self, predictors: Sequence[Predictor], augment: TestTimeAugment = "none") -> None:
         self.predictors, self.augment = tuple(predictors), augment
         self.classes = self.predictors[0].classes
         self._orders = [_order(self.predictors[0], other) for other in self.predictors]
 
     @staticmethod
-    def load(folders: Sequence[Path], *, augment: Augment = "none", device: str = "auto") -> Ensemble:
+    def load(folders: Sequence[Path], *, augment: TestTimeAugment = "none", device: str = "auto") -> Ensemble:
         """Read run and export folders."""
         return Ensemble([Predictor.load(folder, device=device) for folder in folders], augment)
 
@@ -81,27 +82,25 @@ class Ensemble:
 def _order(first: Predictor, other: Predictor) -> list[int]:
     """Where the first network's classes stand among another's; refuses networks that know other classes."""
     if set(first.classes) != set(other.classes):
-        missing = [name for name in first.classes if name not in other.classes]
-        more = [name for name in other.classes if name not in first.classes]
-        which = f"{missing[0]!r} is in the first alone" if missing else f"{more[0]!r} is in the second alone"
+        alone = [f"{name!r} is in the first alone" for name in first.classes if name not in other.classes]
+        alone += [f"{name!r} is in the second alone" for name in other.classes if name not in first.classes]
         raise VitletError(
             f"{first.source} and {other.source} know other classes ({len(first.classes)} and {len(other.classes)};"
-            f" {which}): their probabilities cannot be averaged. Ask them one at a time."
+            f" {alone[0]}): their probabilities cannot be averaged. Ask them one at a time."
         )
-    places = {name: place for place, name in enumerate(other.classes)}
-    return [places[name] for name in first.classes]
+    indices = {name: index for index, name in enumerate(other.classes)}
+    return [indices[name] for name in first.classes]
 
 
-def views(image: Tensor, preprocess: Preprocess, augment: Augment = "none") -> Tensor:
+def views(image: Tensor, preprocess: Preprocess, augment: TestTimeAugment = "none") -> Tensor:
     """What the network is shown of an image: the plain view first, ``(views, channels, height, width)``."""
     seen = [preprocess.pixels(image)]
     if augment in ("crops", "all"):
         height, width = preprocess.size
         size = (round(height * ZOOM), round(width * ZOOM))
         larger = Preprocess(size, crop_pct=preprocess.crop_pct, mean=preprocess.mean, std=preprocess.std).pixels(image)
-        seen += [
-            larger[:, top:, left:][:, :height, :width] for top in (0, size[0] - height) for left in (0, size[1] - width)
-        ]
+        corners = product((0, size[0] - height), (0, size[1] - width))
+        seen += [larger[:, top : top + height, left : left + width] for top, left in corners]
     stacked = torch.stack(seen)
     if augment in ("flip", "all"):
         stacked = torch.cat([stacked, stacked.flip(-1)])
@@ -125,14 +124,13 @@ def classify(
         read = [_read(ensemble, path) for path in part]
         images = [each for each in read if not isinstance(each, VitletError)]
         probabilities, embeddings = ensemble(images) if images else (torch.empty(0), None)
-        place = 0
+        found = zip(probabilities, repeat(None) if embeddings is None else embeddings, strict=False)
         for path, each in zip(part, read, strict=True):
             if isinstance(each, VitletError):
                 yield Answer(str(path), [], None, str(each))
-                continue
-            classes = most_likely(probabilities[place], ensemble.classes, topk)
-            yield Answer(str(path), classes, None if embeddings is None else embeddings[place])
-            place += 1
+            else:
+                probability, embedding = next(found)
+                yield Answer(str(path), most_likely(probability, ensemble.classes, topk), embedding)
         progress(first + len(part))
 
 

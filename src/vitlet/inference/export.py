@@ -16,12 +16,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitlet import __version__
-from vitlet.errors import VitletError, first_line
-from vitlet.inference.exported import CARD, MANIFEST, WEIGHTS, Exported, Format, checksum, is_export, load_network
+from vitlet.errors import VitletError, first_line, require_extra
+from vitlet.inference.exported import CARD, EXPORT_MANIFEST, EXPORT_WEIGHTS, Exported, Format, is_export, load_network
 from vitlet.inference.model_card import model_card
-from vitlet.inference.predict import Predictor, weights_folder
-from vitlet.inference.runtimes import INPUT, OUTPUTS, Dtype, TorchNetwork, import_openvino, optional
-from vitlet.training.files import sync
+from vitlet.inference.predict import Predictor
+from vitlet.inference.runtimes import INPUT, OUTPUTS, Dtype, TorchNetwork, import_openvino
+from vitlet.training.files import checksum, sync
+from vitlet.training.run_folder import run_weights
 
 TOLERANCE = 1e-4
 """Largest difference of a logit in float32; beyond it an export is refused."""
@@ -47,10 +48,8 @@ class Parity:
     same: float
 
     def __str__(self) -> str:
-        return (
-            f"largest difference of a logit {self.largest:.1e}, same first guess on {self.same:.0%} of {self.images}"
-            f" {self.of}"
-        )
+        same = f"same first guess on {self.same:.0%} of {self.images} {self.of}"
+        return f"largest difference of a logit {self.largest:.1e}, {same}"
 
 
 def export_run(
@@ -77,8 +76,11 @@ def export_run(
         raise VitletError(f"{target} already exists. Choose another --output, or remove it.")
     _require(form)
     predictor = Predictor.load(run, device="cpu")
-    described = json.loads((weights_folder(run) / "config.json").read_text(encoding="utf-8"))
-    about = _about(predictor, described, form, dtype)
+    described = json.loads(run_weights(run).with_name("config.json").read_text(encoding="utf-8"))
+    kept = ("input_size", "crop_pct", "interpolation", "mean", "std")
+    preprocessing = {name: described["pretrained_cfg"][name] for name in kept}
+    built = described["architecture"], described["model_args"]
+    about = Exported(form, dtype, *built, preprocessing, predictor.temperature, predictor.classes)
     beside = target.with_name(f".{target.name}.tmp")
     try:
         shutil.rmtree(beside, ignore_errors=True)
@@ -104,30 +106,18 @@ def _require(form: Format) -> None:
     """Refuse at once what needs an extra that is not there."""
     if form == "onnx":
         for module in ("onnx", "onnxscript", "onnxruntime"):
-            optional(module, "onnx")
+            require_extra(module, "onnx", "an export to ONNX")
     elif form == "openvino":
         import_openvino()
-
-
-def _about(predictor: Predictor, described: Mapping[str, Any], form: Format, dtype: Dtype) -> Exported:
-    return Exported(
-        form,
-        dtype,
-        described["architecture"],
-        described["model_args"],
-        predictor.classes,
-        described["pretrained_cfg"],
-        predictor.temperature,
-    )
 
 
 def _write(predictor: Predictor, about: Exported, described: Mapping[str, Any], folder: Path, licence: str) -> None:
     """The files of a format."""
     if about.format in ("safetensors", "timm", "torch"):
-        kept = torch.bfloat16 if about.dtype == "bfloat16" else torch.float32
+        kept = getattr(torch, about.dtype)
         weights = predictor.model.state_dict().items()
         tensors = {key: value.to(kept).contiguous() if value.is_floating_point() else value for key, value in weights}
-        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt", "vitlet": json.dumps(about.to_dict())})
+        save_file(tensors, folder / EXPORT_WEIGHTS, metadata={"format": "pt", "vitlet": json.dumps(asdict(about))})
     if about.format == "timm":
         settings = {**described["pretrained_cfg"], "license": licence}
         text = json.dumps({**described, "pretrained_cfg": settings}, indent=2, ensure_ascii=False)
@@ -139,7 +129,7 @@ def _write(predictor: Predictor, about: Exported, described: Mapping[str, Any], 
 def _write_program(predictor: Predictor, about: Exported, folder: Path) -> None:
     """The network as a graph of any number of images."""
     network = TorchNetwork(deepcopy(predictor.model), about.dtype if about.format == "torch" else "float32").eval()
-    example = torch.zeros(2, about.channels, *predictor.preprocess.size)
+    example = torch.zeros(2, *about.preprocessing["input_size"])
     count = torch.export.Dim("count", min=1, max=65536)
     try:
         with warnings.catch_warnings(), torch.no_grad():
@@ -147,10 +137,8 @@ def _write_program(predictor: Predictor, about: Exported, folder: Path) -> None:
             program = torch.export.export(network, (example,), dynamic_shapes=({0: count},), strict=False)
             if about.format == "torch":
                 torch.export.save(program, folder / "model.pt2")
-            elif about.format == "onnx":
-                _write_onnx(program, about, folder)
             else:
-                _write_openvino(program, about, folder)
+                (_save_onnx if about.format == "onnx" else _save_openvino)(program, about, folder)
     except Exception as problem:  # exporters complain in many types
         raise VitletError(
             f"{about.architecture} cannot be exported to {about.format}: {first_line(problem)}. Its weights can:"
@@ -158,24 +146,24 @@ def _write_program(predictor: Predictor, about: Exported, folder: Path) -> None:
         ) from problem
 
 
-def _write_onnx(program: Any, about: Exported, folder: Path) -> None:
+def _save_onnx(program: Any, about: Exported, folder: Path) -> None:
     """The graph, with what an image needs and what the answers mean in the file's own metadata."""
     made = torch.onnx.export(
         program, input_names=[INPUT], output_names=list(OUTPUTS), dynamo=True, external_data=False, verbose=False
     )
     assert made is not None
-    made.model.metadata_props["vitlet"] = json.dumps(about.to_dict())
+    made.model.metadata_props["vitlet"] = json.dumps(asdict(about))
     made.save(folder / "model.onnx")
 
 
-def _write_openvino(program: Any, about: Exported, folder: Path) -> None:
+def _save_openvino(program: Any, about: Exported, folder: Path) -> None:
     """The same for OpenVINO; in bfloat16 the weights take half the space."""
     openvino = import_openvino()
     model = openvino.convert_model(program)
     model.inputs[0].get_tensor().set_names({INPUT})
     for output, name in zip(model.outputs, OUTPUTS, strict=True):
         output.get_tensor().set_names({name})
-    model.set_rt_info(json.dumps(about.to_dict()), ["vitlet"])
+    model.set_rt_info(json.dumps(asdict(about)), ["vitlet"])
     openvino.save_model(model, str(folder / "model.xml"), compress_to_fp16=about.dtype == "bfloat16")
 
 
@@ -211,9 +199,9 @@ def _check_images(predictor: Predictor) -> tuple[Tensor, str]:
 def _finish(folder: Path, about: Exported, parity: Parity) -> None:
     """The manifest last: it names every other file with its checksum."""
     files = sorted(path for path in folder.iterdir() if path.name != CARD)  # a card may be edited
-    manifest = {"vitlet": __version__, **about.to_dict(), "parity": asdict(parity)}
+    manifest = {"vitlet": __version__, **asdict(about), "parity": asdict(parity)}
     manifest["sha256"] = {path.name: checksum(path) for path in files}
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False), encoding="utf-8")
+    (folder / EXPORT_MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False), encoding="utf-8")
     for path in folder.iterdir():
-        path.chmod((folder / MANIFEST).stat().st_mode)  # safetensors lets the owner alone read
+        path.chmod((folder / EXPORT_MANIFEST).stat().st_mode)  # safetensors lets the owner alone read
         sync(path)

@@ -13,10 +13,9 @@ model.xml/.bin      for OpenVINO (openvino)
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -29,12 +28,21 @@ from vitlet.data.preprocess import Preprocess
 from vitlet.errors import VitletError, first_line
 from vitlet.inference.runtimes import Dtype, OnnxNetwork, OpenVinoNetwork, TorchNetwork
 from vitlet.models.factory import rebuild
+from vitlet.training.files import checksum
 from vitlet.values import is_number
 
 Format = Literal["safetensors", "timm", "torch", "onnx", "openvino"]
-MANIFEST, WEIGHTS, CARD = "vitlet.json", "model.safetensors", "README.md"
-READ = {"safetensors": WEIGHTS, "timm": WEIGHTS, "torch": WEIGHTS, "onnx": "model.onnx", "openvino": "model.xml"}
+EXPORT_MANIFEST, EXPORT_WEIGHTS, CARD = "vitlet.json", "model.safetensors", "README.md"
+READ = {
+    **dict.fromkeys(("safetensors", "timm", "torch"), EXPORT_WEIGHTS),
+    "onnx": "model.onnx",
+    "openvino": "model.xml",
+}
 """The file that is read again, by format: a ``.pt2`` may hold pickles, so the weights beside it are read instead."""
+
+
+LARGEST_PIXEL = 1e30
+"""Means and standard deviations beyond it are not finite as float32."""
 
 
 @dataclass(frozen=True)
@@ -43,68 +51,47 @@ class Exported:
 
     Attributes:
         architecture: name of the network.
-        arguments: with which timm builds it.
-        classes: names, in the order of the logits.
-        settings: size, crop and normalisation, under timm's names (``input_size``, ``crop_pct``, ``mean``, ``std``).
+        model_args: with which timm builds it.
+        preprocessing: under timm's names: ``input_size``, ``crop_pct``, ``interpolation``, ``mean``, ``std``.
         temperature: that the logits are divided by before they become probabilities.
+        label_names: the classes, in the order of the logits.
     """
 
     format: Format
     dtype: Dtype
     architecture: str
-    arguments: Mapping[str, Any]
-    classes: tuple[str, ...]
-    settings: Mapping[str, Any]
-    temperature: float = 1.0
+    model_args: dict[str, Any]
+    preprocessing: dict[str, Any]
+    temperature: float
+    label_names: tuple[str, ...]
 
-    @property
-    def preprocess(self) -> Preprocess:
-        """The way of an image into the network."""
-        own = self.settings
-        return Preprocess(tuple(own["input_size"][1:]), crop_pct=own["crop_pct"], mean=own["mean"], std=own["std"])
 
-    @property
-    def channels(self) -> int:
-        """Of the images."""
-        return int(self.settings["input_size"][0])
+def timm_preprocess(settings: Mapping[str, Any]) -> Preprocess:
+    """The way of an image into a network, from timm's names for it."""
+    size, crop_pct = tuple(settings["input_size"][1:]), settings["crop_pct"]
+    return Preprocess(size, crop_pct=crop_pct, mean=settings["mean"], std=settings["std"])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for the manifest."""
-        kept = ("input_size", "crop_pct", "interpolation", "mean", "std")
-        return {
-            "format": self.format,
-            "dtype": self.dtype,
-            "architecture": self.architecture,
-            "model_args": dict(self.arguments),
-            "preprocessing": {name: self.settings[name] for name in kept},
-            "temperature": self.temperature,
-            "label_names": list(self.classes),
-        }
+
+_KINDS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("format", "dtype", "architecture"), str),
+    **dict.fromkeys(("model_args", "preprocessing"), dict),
+    "temperature": float,
+    "label_names": lambda names: tuple(map(str, names)),
+}
 
 
 def is_export(folder: Path) -> bool:
     """Whether a folder says that it is one."""
-    return (folder / MANIFEST).is_file()
+    return (folder / EXPORT_MANIFEST).is_file()
 
 
 def read_export(folder: Path) -> Exported:
     """The manifest of an export; every file that it names must be as it was written."""
-    file = folder / MANIFEST
+    file = folder / EXPORT_MANIFEST
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-        kind, dtype = found["format"], found["dtype"]
-        if kind not in get_args(Format) or dtype not in get_args(Dtype):
-            raise ValueError(f"its format is {kind!r} of {dtype!r}")
         sums = {str(name): str(value) for name, value in found["sha256"].items()}
-        about = Exported(
-            kind,
-            dtype,
-            str(found["architecture"]),
-            dict(found["model_args"]),
-            tuple(str(name) for name in found["label_names"]),
-            dict(found["preprocessing"]),
-            float(found["temperature"]),
-        )
+        about = Exported(**{name: kind(found[name]) for name, kind in _KINDS.items()})
         _check(about)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as problem:
         raise VitletError(f"{file} is not the manifest of an export: {first_line(problem)}.") from problem
@@ -116,25 +103,20 @@ def read_export(folder: Path) -> Exported:
     return about
 
 
-MOST = 1e30
-"""Means and spreads beyond it are not finite as float32."""
-
-
 def _check(about: Exported) -> None:
     """Refuse values with which no image could be prepared and no probability computed."""
-    own = about.settings
-    size, crop, mean, std = own["input_size"], own["crop_pct"], own["mean"], own["std"]
+    if about.format not in get_args(Format) or about.dtype not in get_args(Dtype):
+        raise ValueError(f"its format is {about.format!r} of {about.dtype!r}")
+    own = about.preprocessing
+    size, crop = own["input_size"], own["crop_pct"]
     if not isinstance(size, list) or len(size) != 3 or not all(type(side) is int and side > 0 for side in size):
         raise ValueError(f"input_size is {size!r}; it needs to be channels, height and width")
-    for name, values in (("mean", mean), ("std", std)):
-        if (
-            not isinstance(values, list)
-            or len(values) != size[0]
-            or not all(is_number(value, MOST) for value in values)
-        ):
-            raise ValueError(f"{name} is {values!r}; it needs a number for each of {size[0]} channels")
-    if min(std) <= 0:
-        raise ValueError(f"std is {std!r}; it needs to be more than 0")
+    for name in ("mean", "std"):
+        numbers = isinstance(own[name], list) and all(is_number(value, LARGEST_PIXEL) for value in own[name])
+        if not numbers or len(own[name]) != size[0]:
+            raise ValueError(f"{name} is {own[name]!r}; it needs a number for each of {size[0]} channels")
+    if min(own["std"]) <= 0:
+        raise ValueError(f"std is {own['std']!r}; it needs to be more than 0")
     if not is_number(crop) or not 0 < crop <= 1:
         raise ValueError(f"crop_pct is {crop!r}; it needs to be more than 0 and at most 1")
     if not 0 < about.temperature < math.inf:
@@ -147,32 +129,22 @@ def load_network(folder: Path, about: Exported) -> nn.Module:
     if not file.is_file():
         raise VitletError(f"{file} is missing: the export is damaged. Export the run again.")
     try:
-        network = _open_network(file, about).eval()
+        if about.format == "onnx":
+            network: nn.Module = OnnxNetwork(file)
+        elif about.format == "openvino":
+            network = OpenVinoNetwork(file, about.dtype)
+        else:
+            model = rebuild(about.architecture, about.model_args, classes=len(about.label_names))
+            model.load_state_dict(load_file(file))
+            network = TorchNetwork(model, about.dtype if about.format == "torch" else "float32")
+        network.eval()
         with torch.inference_mode():
-            logits = network(torch.zeros(1, *about.settings["input_size"]))[0].shape[-1]
+            logits = network(torch.zeros(1, *about.preprocessing["input_size"]))[0].shape[-1]
     except VitletError:
         raise
     except Exception as problem:  # damaged files fail in many ways
         raise VitletError(f"cannot load the network in {folder}: {first_line(problem)}.") from problem
-    if logits != len(about.classes):
-        raise VitletError(
-            f"cannot load the network in {folder}: it has {logits} logits, and {MANIFEST} names {len(about.classes)}"
-            " classes. Export the run again."
-        )
+    if logits != (count := len(about.label_names)):
+        known = f"it has {logits} logits, and {EXPORT_MANIFEST} names {count} classes"
+        raise VitletError(f"cannot load the network in {folder}: {known}. Export the run again.")
     return network
-
-
-def _open_network(file: Path, about: Exported) -> nn.Module:
-    if about.format == "onnx":
-        return OnnxNetwork(file)
-    if about.format == "openvino":
-        return OpenVinoNetwork(file, about.dtype)
-    model = rebuild(about.architecture, about.arguments, classes=len(about.classes))
-    model.load_state_dict(load_file(file))
-    return TorchNetwork(model, about.dtype if about.format == "torch" else "float32")
-
-
-def checksum(path: Path) -> str:
-    """The sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

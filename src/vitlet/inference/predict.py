@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -20,14 +21,17 @@ from vitlet.data.sources import load_dataset, open_dataset
 from vitlet.data.splits import fingerprint, pick_names
 from vitlet.data.store import Fit, Lazy
 from vitlet.errors import VitletError, first_line
-from vitlet.inference.exported import is_export, load_network, read_export
+from vitlet.inference.exported import is_export, load_network, read_export, timm_preprocess
 from vitlet.inference.runtimes import LogitsOf, TorchNetwork
-from vitlet.inference.temperature import read_temperature
 from vitlet.models.factory import load_exported
 from vitlet.training.build import find_device
 from vitlet.training.evaluate import Scores, evaluate
+from vitlet.training.files import checksum
 from vitlet.training.inputs import data_request, other_request, readable_part
-from vitlet.training.run_folder import read_config, read_rows
+from vitlet.training.run_folder import read_config, read_rows, run_weights
+
+CALIBRATION_FILE = "calibration.json"
+"""In the folder of a run: the number that its logits are divided by, so that its probabilities can be believed."""
 
 
 class Predictor:
@@ -74,28 +78,17 @@ class Predictor:
                 f"{run} was pre-trained without labels and has no classifier. Train one with `vitlet train DATA --init"
                 f" {run}`, or measure its features with `vitlet probe {run} DATA`."
             )
-        folder = weights_folder(run)
+        weights = run_weights(run)
         try:
-            described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-            own = described["pretrained_cfg"]
-            preprocess = Preprocess(
-                tuple(own["input_size"][1:]), crop_pct=own["crop_pct"], mean=own["mean"], std=own["std"]
-            )
-            model = load_exported(folder)
+            described = json.loads(weights.with_name("config.json").read_text(encoding="utf-8"))
+            preprocess, names = timm_preprocess(described["pretrained_cfg"]), described["label_names"]
+            model = load_exported(weights.parent)
         except Exception as problem:  # damaged files fail in many ways
-            raise VitletError(f"cannot load the weights in {folder}: {first_line(problem)}.") from problem
-        temperature, stale = read_temperature(run, folder / "model.safetensors")
+            raise VitletError(f"cannot load the weights in {weights.parent}: {first_line(problem)}.") from problem
+        temperature, stale = _temperature(run, weights)
         notes = [note for note in (_unfinished(run, config), stale) if note]
-        where = find_device(device)
         return Predictor(
-            model,
-            preprocess,
-            described["label_names"],
-            config,
-            where,
-            temperature=temperature,
-            source=run,
-            notes=notes,
+            model, preprocess, names, config, find_device(device), temperature=temperature, source=run, notes=notes
         )
 
     def evaluate(
@@ -109,10 +102,7 @@ class Predictor:
     ) -> tuple[Scores, str]:
         """Scores on a folder of class folders, or on a split of the run's own data; and what that was."""
         images, what = self.images(data, split=split, data_dir=data_dir)
-        fitted = Lazy(images, True, Fit(self.preprocess))
-        dataset = EvaluationSet(fitted, self.preprocess, channels=self.config.in_chans)
-        loader = evaluation_loader(dataset, batch_size=batch_size, workers=workers, device=str(self.device))
-        classes = len(self.classes)
+        loader, classes = self._loader(images, batch_size, workers), len(self.classes)
         return evaluate(self.model, loader, classes=classes, device=self.device, autocast=nullcontext), what
 
     def images(
@@ -130,11 +120,14 @@ class Predictor:
     @torch.inference_mode()
     def logits(self, images: ImageSet, *, batch_size: int = 128) -> tuple[Tensor, Tensor]:
         """Logits ``(n, classes)`` and labels ``(n,)`` of a whole set."""
-        fitted = Lazy(images, True, Fit(self.preprocess))
-        dataset = EvaluationSet(fitted, self.preprocess, channels=self.config.in_chans)
-        loader = evaluation_loader(dataset, batch_size=batch_size, workers=0, device=str(self.device))
+        loader = self._loader(images, batch_size)
         found = [(self.model(batch.to(self.device)).float().cpu(), labels) for batch, labels in loader]
         return torch.cat([logits for logits, _ in found]), torch.cat([labels for _, labels in found])
+
+    def _loader(self, images: ImageSet, batch_size: int, workers: int = 0) -> Any:
+        fitted = Lazy(images, True, Fit(self.preprocess))
+        dataset = EvaluationSet(fitted, self.preprocess, channels=self.config.in_chans)
+        return evaluation_loader(dataset, batch_size=batch_size, workers=workers, device=str(self.device))
 
     def _other(self, data: str, split: str | None, data_dir: str | None) -> tuple[ImageSet, str]:
         """Images of a source: those of a split, or all where it has no splits; classes are matched by name."""
@@ -172,11 +165,9 @@ class Predictor:
         """The most likely classes of image files, with probabilities."""
         check_topk(topk)
         images = [read_image(path, self.config.in_chans) for path in paths]  # all are read before any is classified
-        answers = []
-        for path, image in zip(paths, images, strict=True):
-            probabilities, _ = self(self.preprocess(image)[None])
-            answers.append({"image": str(path), "classes": most_likely(probabilities[0], self.classes, topk)})
-        return answers
+        found = (self(self.preprocess(image)[None])[0][0] for image in images)
+        classes = [most_likely(probabilities, self.classes, topk) for probabilities in found]
+        return [{"image": str(path), "classes": each} for path, each in zip(paths, classes, strict=True)]
 
 
 def _changed(run: Path, split: str, images: ImageSet) -> bool:
@@ -200,20 +191,36 @@ def most_likely(probabilities: Tensor, classes: Sequence[str], topk: int) -> lis
     return [{"class": classes[k], "probability": p} for k, p in zip(labels.tolist(), values.tolist(), strict=True)]
 
 
-def weights_folder(run: Path) -> Path:
-    """The folder of the weights that stand for a supervised run."""
-    folder = run / "best" if (run / "best").is_dir() else run / "last"
-    if not (folder / "model.safetensors").is_file():
-        raise VitletError(f"the run {run} has no weights yet: it has not finished its first epoch.")
-    return folder
+def _temperature(run: Path, weights: Path) -> tuple[float, str]:
+    """The temperature for these weights of a run, 1 if there is none; and a note if there is one for others.
+
+    ``calibration.json`` holds it with the checksum of the weights that it was fitted for: other weights, such as those
+    of a later epoch, need another one.
+    """
+    file = run / CALIBRATION_FILE
+    if not file.is_file():
+        return 1.0, ""
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        temperature, of = float(found["temperature"]), str(found["weights_sha256"])
+        if not 0 < temperature < math.inf:
+            raise ValueError(f"a temperature of {temperature}")
+    except (ValueError, KeyError, TypeError) as problem:
+        raise VitletError(
+            f"{file} is not a calibration: {problem}. Run `vitlet calibrate {run}` again, or remove the file."
+        ) from problem
+    if of == checksum(weights):
+        return temperature, ""
+    note = f"{file} was fitted for other weights than the run has now, and is not used: run `vitlet calibrate {run}`."
+    return 1.0, note
 
 
 def _unfinished(run: Path, config: RunConfig) -> str:
-    """A sentence on a run that has not come to its end."""
+    """A note on a run that has not come to its end."""
     if (run / "result.json").is_file():
         return ""
-    done = len(read_rows(run))
-    return f"{run} is not finished ({done} of {config.epochs} epochs): these are its best weights so far."
+    epochs = f"{len(read_rows(run))} of {config.epochs} epochs"
+    return f"{run} is not finished ({epochs}): these are its best weights so far."
 
 
 def _load_export(folder: Path, device: str) -> Predictor:
@@ -223,15 +230,10 @@ def _load_export(folder: Path, device: str) -> Predictor:
     where = find_device(device) if in_torch else torch.device("cpu")
     if not in_torch and device not in ("auto", "cpu"):
         raise VitletError(f"{folder} is exported for {about.format}, which computes on the CPU here; found {device}.")
-    plain = in_torch and about.dtype == "float32"
-    size = (int(about.settings["input_size"][1]), int(about.settings["input_size"][2]))
+    model: Any = network.model if in_torch and about.dtype == "float32" else LogitsOf(network)
+    channels, height, width = about.preprocessing["input_size"]
+    config = RunConfig(model=about.architecture, img_size=(height, width), in_chans=channels)
+    preprocess, names, network = timm_preprocess(about.preprocessing), about.label_names, network.to(where).eval()
     return Predictor(
-        network.model if plain else LogitsOf(network),  # type: ignore[arg-type]
-        about.preprocess,
-        about.classes,
-        RunConfig(model=about.architecture, img_size=size, in_chans=about.channels),
-        where,
-        network=network.to(where).eval(),
-        temperature=about.temperature,
-        source=folder,
+        model, preprocess, names, config, where, network=network, temperature=about.temperature, source=folder
     )

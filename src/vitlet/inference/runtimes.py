@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from vitlet.errors import VitletError
+from vitlet.errors import require_extra
 
 Dtype = Literal["float32", "bfloat16"]
 INPUT, OUTPUTS = "images", ("logits", "embedding")
@@ -27,7 +26,7 @@ class TorchNetwork(nn.Module):
 
     def __init__(self, model: nn.Module, dtype: Dtype = "float32") -> None:
         super().__init__()
-        self.dtype = torch.bfloat16 if dtype == "bfloat16" else torch.float32
+        self.dtype: torch.dtype = getattr(torch, dtype)
         self.model = model.to(self.dtype)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,10 +42,9 @@ class OnnxNetwork(nn.Module):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        runtime = optional("onnxruntime", "onnx")
+        runtime = require_extra("onnxruntime", "onnx", "an export to ONNX")
         options = runtime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        options.inter_op_num_threads = 1
+        options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
         options.log_severity_level = 3
         self.session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
@@ -89,20 +87,12 @@ class LogitsOf(nn.Module):
         return logits
 
 
-def optional(module: str, extra: str) -> Any:
-    """A module that an extra installs, or the sentence that names it."""
-    try:
-        return import_module(module)
-    except ImportError as problem:
-        raise VitletError(f"this needs {module}, which is not installed: pip install 'vitlet[{extra}]'.") from problem
-
-
 def import_openvino() -> Any:
     """OpenVINO without its telemetry: on its own, importing it sends a message to its makers."""
     if "openvino" not in sys.modules:
         # To its import this means: not installed.
         sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
-    return optional("openvino", "openvino")
+    return require_extra("openvino", "openvino", "an export to OpenVINO")
 
 
 def has_bfloat16() -> bool:

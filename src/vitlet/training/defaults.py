@@ -17,7 +17,7 @@ from vitlet.training.terms import make_terms
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredGain:
     """Gains whose intervals exclude zero, found by a committed study on test data.
 
     Attributes:
@@ -57,8 +57,8 @@ class Measured:
         return ", ".join(f"{gain:.2f} ± {half:.2f} ({dataset})" for dataset, (gain, half) in self.gains.items())
 
 
-MEASURED: tuple[Measured, ...] = (
-    Measured(
+MEASURED: tuple[MeasuredGain, ...] = (
+    MeasuredGain(
         study="confirmation",
         arm="sprel+position",
         models="vit_.*",
@@ -70,7 +70,7 @@ MEASURED: tuple[Measured, ...] = (
         how="a small ViT from scratch, 32 and 64 px, 20 epochs; it lasts for 80, studies/longer, and is there with 512"
         " images, studies/sizes",
     ),
-    Measured(
+    MeasuredGain(
         study="confirmation",
         arm="sprel-0.3",
         models="swin_.*",
@@ -87,7 +87,7 @@ MEASURED: tuple[Measured, ...] = (
 
 
 def choose_tasks(
-    config: RunConfig, dataset: Dataset, measured: Sequence[Measured] | None = None
+    config: RunConfig, dataset: Dataset, measured: Sequence[MeasuredGain] | None = None
 ) -> tuple[RunConfig, str]:
     """The settings with the measured best tasks, and a sentence on why.
 
@@ -97,18 +97,14 @@ def choose_tasks(
         measured: what is known (default: `MEASURED`).
     """
     images, none = len(dataset.train), "no task was named, and none is chosen: "
+    unknown = "no gain has been measured whose interval excludes zero (docs/findings.md)."
     if config.init or config.pretrained:
-        return config, (
-            f"{none}for a start from trained weights no gain has been measured whose interval excludes zero"
-            " (docs/findings.md)."
-        )
+        return config, f"{none}for a start from trained weights {unknown}"
     known = MEASURED if measured is None else measured
     fitting = [each for each in known if re.fullmatch(each.models, config.model) and each.fewest <= images <= each.most]
     if not fitting:
-        return config, (
-            f"{none}for {config.model} and {images:,} training images no gain has been measured whose interval"
-            " excludes zero (docs/findings.md). Try one: --task drloc, --task sprel."
-        )
+        data = f"for {config.model} and {images:,} training images"
+        return config, f"{none}{data} {unknown} Try one: --task drloc, --task sprel."
     best = max(fitting, key=lambda each: each.surely)
     chosen = replace(config, tasks=dict(best.tasks))
     names = " and ".join(f"{name} (weight {task.weight:g})" for name, task in best.tasks.items())
@@ -128,8 +124,5 @@ def _problem(config: RunConfig, classes: int, most: int) -> str | None:
         Objective(backbone, make_terms(config, backbone), CrossEntropyLoss())
     except VitletError as problem:
         return str(problem)
-    if grid.height * grid.width <= most:
-        return None
-    return (
-        f"{config.model} ends in a grid of {grid.height}x{grid.width} tokens, and they are chosen up to {most} tokens."
-    )
+    found = f"{config.model} ends in a grid of {grid.height}x{grid.width} tokens"
+    return f"{found}, and they are chosen up to {most} tokens." if grid.height * grid.width > most else None

@@ -3,98 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from vitlet.config import BaseConfig
-from vitlet.errors import VitletError, first_line
+from vitlet.errors import VitletError, first_line, require_extra
 
 
-class Tracker(Protocol):
-    """Something that keeps numbers."""
+class Tracker(NamedTuple):
+    """Something that keeps numbers: what takes those of an epoch, and what is called when there will be no more."""
 
-    def log(self, numbers: Mapping[str, float], epoch: int) -> None:
-        """Keep the numbers of an epoch."""
-
-    def close(self) -> None:
-        """There will be no more."""
+    log: Callable[[Mapping[str, float], int], None]
+    close: Callable[[], None]
 
 
-class TensorBoard:
+def tensorboard(path: Path, done: int) -> Tracker:
     """Event files in the run's folder; what lies behind ``done`` epochs is taken back."""
+    from torch.utils.tensorboard import SummaryWriter
 
-    def __init__(self, path: Path, done: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+    writer = SummaryWriter(str(path), purge_step=done + 1 if done else None)
 
-        self.writer = SummaryWriter(str(path), purge_step=done + 1 if done else None)
-
-    def log(self, numbers: Mapping[str, float], epoch: int) -> None:
+    def log(numbers: Mapping[str, float], epoch: int) -> None:
         for key, value in numbers.items():
             if key != "epoch":
-                self.writer.add_scalar(key, value, epoch)
-        self.writer.flush()
+                writer.add_scalar(key, value, epoch)
+        writer.flush()
 
-    def close(self) -> None:
-        self.writer.close()
+    return Tracker(log, writer.close)
 
 
-class WandbOrTrackio:
+def wandb_or_trackio(library: Any, path: Path, settings: dict[str, Any], **options: Any) -> Tracker:
     """Weights & Biases, or Trackio, which has the same interface."""
-
-    def __init__(self, library: Any, path: Path, settings: dict[str, Any], **options: Any) -> None:
-        self.run = library.init(project="vitlet", name=path.name, config=settings, **options)
-
-    def log(self, numbers: Mapping[str, float], epoch: int) -> None:
-        self.run.log(dict(numbers), step=epoch)
-
-    def close(self) -> None:
-        self.run.finish()
+    run = library.init(project="vitlet", name=path.name, config=settings, **options)
+    return Tracker(lambda numbers, epoch: run.log(dict(numbers), step=epoch), run.finish)
 
 
-class MLflow:
+def mlflow(library: Any, path: Path, settings: dict[str, Any]) -> Tracker:
     """MLflow, at the place that its own settings name (by default beside the working folder)."""
+    library.set_experiment("vitlet")
+    library.start_run(run_name=path.name)
+    library.log_params({key: str(value)[:500] for key, value in settings.items()})
 
-    def __init__(self, library: Any, path: Path, settings: dict[str, Any]) -> None:
-        self.library = library
-        library.set_experiment("vitlet")
-        library.start_run(run_name=path.name)
-        library.log_params({key: str(value)[:500] for key, value in settings.items()})
+    def log(numbers: Mapping[str, float], epoch: int) -> None:
+        library.log_metrics({key.replace("%", ""): float(value) for key, value in numbers.items()}, step=epoch)
 
-    def log(self, numbers: Mapping[str, float], epoch: int) -> None:
-        self.library.log_metrics({key.replace("%", ""): float(value) for key, value in numbers.items()}, step=epoch)
-
-    def close(self) -> None:
-        self.library.end_run()
+    return Tracker(log, library.end_run)
 
 
 def open_trackers(config: BaseConfig, path: Path, done: int) -> list[Tracker]:
     """All that the settings ask for."""
     settings = config.to_dict()
     others: dict[str, Callable[[Any], Tracker]] = {
-        "wandb": lambda library: WandbOrTrackio(library, path, settings, dir=str(path)),
-        "trackio": lambda library: WandbOrTrackio(library, path, settings, embed=False),
-        "mlflow": lambda library: MLflow(library, path, settings),
+        "wandb": lambda library: wandb_or_trackio(library, path, settings, dir=str(path)),
+        "trackio": lambda library: wandb_or_trackio(library, path, settings, embed=False),
+        "mlflow": lambda library: mlflow(library, path, settings),
     }
-    trackers: list[Tracker] = [TensorBoard(path, done)]
-    for name, make in others.items():
-        if getattr(config, f"log_{name}"):
-            try:
-                trackers.append(make(_library(name)))
-            except Exception as problem:  # not logged in, no server: each has errors of its own
-                raise VitletError(f"--log-{name} does not work: {first_line(problem)}.") from problem
+    trackers = [tensorboard(path, done)]
+    for name, library in require_trackers(config).items():
+        try:
+            trackers.append(others[name](library))
+        except Exception as problem:  # not logged in, no server: each has errors of its own
+            raise VitletError(f"--log-{name} does not work: {first_line(problem)}.") from problem
     return trackers
 
 
-def require_trackers(config: BaseConfig) -> None:
-    """Refuse a tracker that is not installed, before anything is written."""
-    for name in ("wandb", "trackio", "mlflow"):
-        if getattr(config, f"log_{name}"):
-            _library(name)
-
-
-def _library(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError:
-        raise VitletError(f"--log-{name} needs an extra: pip install 'vitlet[{name}]'.") from None
+def require_trackers(config: BaseConfig) -> dict[str, Any]:
+    """The libraries of the trackers that the settings ask for; refuses one that is not installed."""
+    names = [name for name in ("wandb", "trackio", "mlflow") if getattr(config, f"log_{name}")]
+    return {name: require_extra(name, name, f"--log-{name}") for name in names}

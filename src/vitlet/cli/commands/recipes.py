@@ -22,24 +22,24 @@ def run(words: list[str]) -> int:
     parser.add_argument("--scale", choices=("full", "small"), default="full", help="of the settings [full]")
     parser.add_usual("--json")
     chosen = parser.parse_all(words)
-    from vitlet.experiments.recipes import TABLES, all_recipes, recipes_of
+    from vitlet.experiments.recipes import PAPER_TABLES, all_recipes
 
-    if chosen.name is not None and chosen.name not in TABLES:
+    if chosen.name is not None and chosen.name not in PAPER_TABLES:
         values, card = _settings(chosen.name, chosen.scale)
         text = f"{card}\n\n{yaml.safe_dump(values, sort_keys=False).rstrip()}"
         print(json.dumps(values, indent=2) if chosen.json else text)
         return 0
-    rows = list(all_recipes().values()) if chosen.name is None else recipes_of(chosen.name)
+    rows = list(all_recipes().values()) if chosen.name is None else list(PAPER_TABLES[chosen.name].recipes)
     if chosen.json:
         print(json.dumps([{"name": row.name, "paper": row.paper, "unit": row.unit} for row in rows], indent=2))
     elif chosen.name is None:
-        for table, title in TABLES.items():
-            print(f"{table:<18} {len(recipes_of(table)):>3} rows  {title}")
+        for table in PAPER_TABLES.values():
+            print(f"{table.name:<18} {len(table.recipes):>3} rows  {table.title}")
         print("`vitlet recipes TABLE` lists its rows, `vitlet study TABLE` runs them all. Detection and segmentation:")
         for name, make in _transfer().items():
             print(f"{name:<26} {str(inspect.getdoc(make)).splitlines()[0]}")
     else:
-        print(TABLES[chosen.name])
+        print(PAPER_TABLES[chosen.name].title)
         for row in rows:
             print(f"  {row.name:<52} paper: {_published(row)}")
     return 0
@@ -54,7 +54,7 @@ def _transfer() -> dict[str, Any]:
 
 def _settings(name: str, scale: Scale) -> tuple[dict[str, Any], str]:
     """What a recipe sets, of detection and segmentation where it is not as usual; and what there is to say of it."""
-    from vitlet.experiments.recipes import TABLES, find_recipe
+    from vitlet.experiments.recipes import PAPER_TABLES, find_recipe
 
     if make := _transfer().get(name):
         if scale != "full":
@@ -67,7 +67,7 @@ def _settings(name: str, scale: Scale) -> tuple[dict[str, Any], str]:
     size, known = "", f"paper: {paper}; here: not measured at this size"
     if scale != "full":
         size, known = f" --scale {scale}", f"paper, at full size: {paper}"
-    title = f"{TABLES[recipe.table]}: {recipe.dataset}, {recipe.model}, {recipe.arm}"
+    title = f"{PAPER_TABLES[recipe.table].title}: {recipe.dataset}, {recipe.model}, {recipe.arm}"
     return recipe.values(scale), f"{title}\ncommand: vitlet train --recipe {recipe.name}{size}\n{known}"
 
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from vitlet.data.sources import Request
     from vitlet.experiments.studies.definition import Cell, Study
-    from vitlet.experiments.studies.scheduler import Engine, Place
+    from vitlet.experiments.studies.ray_engine import RayEngine
+    from vitlet.experiments.studies.scheduler import LocalEngine, StudyPaths
 
 
 def run(words: list[str]) -> int:
@@ -40,15 +41,15 @@ def run(words: list[str]) -> int:
     chosen = parser.parse_all(words)
     from vitlet.experiments.studies.named import find_study
     from vitlet.experiments.studies.records import records_folder
-    from vitlet.experiments.studies.scheduler import Place, alone
+    from vitlet.experiments.studies.scheduler import StudyPaths, alone
 
     study, file = find_study(chosen.study, scale=chosen.scale, seeds=chosen.seeds)
-    place = Place(file, chosen.output or records_folder(file), chosen.work / study.name, chosen.data_dir)
+    place = StudyPaths(file, chosen.output or records_folder(file), chosen.work / study.name, chosen.data_dir)
     with nullcontext() if chosen.list else alone(place.work):
         return _run(study, place, chosen)
 
 
-def _run(study: Study, place: Place, chosen: argparse.Namespace) -> int:
+def _run(study: Study, place: StudyPaths, chosen: argparse.Namespace) -> int:
     from vitlet.experiments.studies.records import finished_cells
     from vitlet.experiments.studies.scheduler import run_study
     from vitlet.experiments.studies.table import Board
@@ -80,7 +81,7 @@ def _run(study: Study, place: Place, chosen: argparse.Namespace) -> int:
     return 1 if progress.failed or absent else 0
 
 
-def _engine(chosen: argparse.Namespace, place: Place) -> Engine:
+def _engine(chosen: argparse.Namespace, place: StudyPaths) -> LocalEngine | RayEngine:
     if chosen.processes is not None and chosen.processes < 1:
         raise VitletError(f"--processes is {chosen.processes}; it needs to be 1 or more.")
     if chosen.address and chosen.engine != "ray":
@@ -94,7 +95,7 @@ def _engine(chosen: argparse.Namespace, place: Place) -> Engine:
     return LocalEngine(place, chosen.processes or os.cpu_count() or 1)
 
 
-def _reported(place: Place) -> Path:
+def _reported(place: StudyPaths) -> Path:
     """What `vitlet report` is to be given; records elsewhere than beside the study have a copy of its file."""
     from vitlet.experiments.studies.records import records_folder
 
@@ -111,7 +112,7 @@ def _reported(place: Place) -> Path:
     return place.output
 
 
-def _absent(study: Study, cells: list[Cell], place: Place) -> dict[Cell, str]:
+def _absent(study: Study, cells: list[Cell], place: StudyPaths) -> dict[Cell, str]:
     """The cells whose data is not there, each with the reason."""
     from vitlet.config import RunConfig
     from vitlet.experiments.studies.cell import located

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -56,16 +56,17 @@ def _flops(function: Any, name: str, arguments: tuple[Any, ...], keywords: dict[
     if name == "convolution_backward":  # torch's own formula takes no account of groups
         gradient, _, weight = arguments[:3]
         return int(sum(arguments[-1][:2]) * 2 * gradient.numel() * math.prod(weight.shape[1:]))
-    formula = flop_registry.get(function._overloadpacket)
-    return int(formula(*arguments, **keywords, out_val=result)) if formula is not None else 0
+    formula = flop_registry.get(function._overloadpacket, lambda *_, **__: 0)
+    return int(formula(*arguments, **keywords, out_val=result))
 
 
 def _kind(name: str, arguments: tuple[Any, ...]) -> str:
     """Operations of one kind run at like speeds: the name, and for convolutions what is convolved."""
     name = name.removesuffix("_")
     if name in ("mm", "addmm", "bmm", "baddbmm"):
-        first, second = arguments[-2:]  # the layouts matter: without a library for a precision, they are all that does
-        return f"{name.replace('add', '').replace('bb', 'b')}_{_layout(first)}{_layout(second)}"
+        # the layouts matter: without a library for a precision, they are all that does
+        layouts = "".join("n" if matrix.stride(-1) == 1 else "t" for matrix in arguments[-2:])
+        return f"{name.replace('add', '').replace('bb', 'b')}_{layouts}"
     if "scaled_dot_product" in name:
         return "attention_backward" if name.endswith("backward") else "attention"
     if name not in ("convolution", "convolution_backward"):
@@ -75,10 +76,6 @@ def _kind(name: str, arguments: tuple[Any, ...]) -> str:
     if weight.shape[1] == 1 and weight.shape[0] > 1:
         return f"{'small' if kernel <= SMALL_KERNEL else 'large'}_depthwise_{name}"
     return f"pointwise_{name}" if kernel == 1 else name
-
-
-def _layout(matrix: Tensor) -> str:
-    return "n" if matrix.stride(-1) == 1 else "t"
 
 
 def _tensors(nested: Any) -> Iterable[Tensor]:
@@ -92,29 +89,29 @@ def _bytes(tensor: Tensor) -> int:
 
 def _written(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> list[Tensor]:
     """Results, and arguments that are changed in place."""
-    found = []
-    for place, argument in enumerate(function._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = arguments[place] if place < len(arguments) else keywords.get(argument.name)
-            found += list(_tensors(value))
-    given = {id(tensor) for tensor in found}
-    return found + [tensor for tensor in _tensors(result) if id(tensor) not in given]
+    declared = function._schema.arguments
+    given = {argument.name: value for argument, value in zip(declared, arguments, strict=False)} | keywords
+    changed = [each.name for each in declared if each.alias_info is not None and each.alias_info.is_write]
+    found = list(_tensors([given.get(name) for name in changed]))
+    return found + [tensor for tensor in _tensors(result) if id(tensor) not in set(map(id, found))]
 
 
 class Counting(TorchDispatchMode):
-    """Within it, every operation is counted.
+    """Within it, every operation is counted, and timed if there is a clock.
 
     Attributes:
         work: how often each piece of work was done.
+        times: seconds that it took by the clock, each time.
         live: bytes of all storages seen that are still in use.
         peak: the most there ever was.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.work: Counter[Work] = Counter()
-        self.live = 0
-        self.peak = 0
+        self.times: dict[Work, list[float]] = defaultdict(list)
+        self.clock = clock or (lambda: 0.0)
+        self.live = self.peak = 0
         self._seen: set[int] = set()
 
     def hold(self, tensors: Iterable[Tensor]) -> int:
@@ -142,22 +139,16 @@ class Counting(TorchDispatchMode):
     def __torch_dispatch__(
         self, function: Any, types: Any, arguments: tuple[Any, ...] = (), keywords: dict[str, Any] | None = None
     ) -> Any:
-        keywords = keywords or {}
-        result = self.run(lambda: function(*arguments, **keywords))
+        keywords, start = keywords or {}, self.clock()
+        result = function(*arguments, **keywords)
+        taken = self.clock() - start
         work = work_of(function, arguments, keywords, result)
         if work is not None:
-            self.add(work)
+            self.work[work] += 1
+            self.times[work].append(taken)
         if function.namespace == "aten":
             self.hold(_tensors(result))
         return result
-
-    def run(self, operation: Callable[[], Any]) -> Any:
-        """Do one operation."""
-        return operation()
-
-    def add(self, work: Work) -> None:
-        """Keep the record of the operation just done."""
-        self.work[work] += 1
 
 
 class SavedBytes(torch.autograd.graph.saved_tensors_hooks):

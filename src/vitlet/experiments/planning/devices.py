@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from vitlet.errors import VitletError, nearest
 
@@ -17,10 +17,6 @@ BANDWIDTH_SHARE = 0.8
 """Assumed share of the published memory bandwidth that other operations achieve."""
 LAUNCH_SECONDS = 8e-6
 """Assumed time in which Python and PyTorch hand one operation to a GPU; a step of tiny operations waits for that."""
-RESERVED_GIB = 1.0
-"""Assumed to be taken by the driver and by libraries on a GPU ..."""
-FRAGMENTED = 0.05
-"""... and the share of the rest that is lost between blocks of memory."""
 
 
 @dataclass(frozen=True)
@@ -44,24 +40,21 @@ class Device:
     source: str = field(default="published peaks", compare=False)
 
 
-def _gpu(
-    name: str, half: float, full: float, bandwidth: float, memory: float, link: float, *, bfloat16: bool = True
-) -> Device:
-    peaks = {"float16": half, "float32": full} | ({"bfloat16": half} if bfloat16 else {})
-    return Device(name, peaks, bandwidth, memory, link)
+def _peaks(half: float, full: float) -> dict[str, float]:
+    return {"float32": full, "float16": half, "bfloat16": half}
 
 
 DEVICES = {
     device.name: device
     for device in (
-        _gpu("a100", 312, 19.5, 2039, 80, 300),
-        _gpu("a100-40gb", 312, 19.5, 1555, 40, 300),
-        _gpu("h100", 989, 67, 3350, 80, 450),
-        _gpu("v100", 125, 15.7, 900, 32, 150, bfloat16=False),
-        _gpu("rtx3090", 71, 35.6, 936, 24, 16),
-        _gpu("rtx4090", 165, 82.6, 1008, 24, 32),
-        _gpu("l4", 121, 30.3, 300, 24, 32),
-        _gpu("t4", 65, 8.1, 320, 16, 16, bfloat16=False),
+        Device("a100", _peaks(312, 19.5), 2039, 80, 300),
+        Device("a100-40gb", _peaks(312, 19.5), 1555, 40, 300),
+        Device("h100", _peaks(989, 67), 3350, 80, 450),
+        Device("v100", {"float32": 15.7, "float16": 125}, 900, 32, 150),
+        Device("rtx3090", _peaks(71, 35.6), 936, 24, 16),
+        Device("rtx4090", _peaks(165, 82.6), 1008, 24, 32),
+        Device("l4", _peaks(121, 30.3), 300, 24, 32),
+        Device("t4", {"float32": 8.1, "float16": 65}, 320, 16, 16),
     )
 }
 """Data-sheet numbers: dense products in half precision (float32 sums) and float32 without TF32, SXM forms of a100, h100
@@ -76,18 +69,6 @@ def named_device(name: str) -> Device:
             " --tflops, --bandwidth and --memory."
         )
     return DEVICES[name]
-
-
-class Speed(Protocol):
-    """Knows how long operations take."""
-
-    def seconds(self, work: Mapping[Work, int]) -> float:
-        """Of all these operations, one after the other."""
-        ...
-
-    def describe(self) -> list[str]:
-        """What it rests on, in sentences."""
-        ...
 
 
 @dataclass(frozen=True)

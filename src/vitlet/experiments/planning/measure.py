@@ -7,16 +7,15 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
 
+import numpy as np
 import torch
 
 from vitlet.errors import VitletError
 from vitlet.experiments.planning.counting import Counting, Work
-from vitlet.experiments.planning.workouts import TokenBlock, Workout, exercise, workouts
+from vitlet.experiments.planning.workouts import TokenBlock, exercise, workouts
 
 REPEATS = 2
 """Steps that each piece is timed on, after one that warms up."""
@@ -32,8 +31,8 @@ Curve = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Rates by kind of operation and precision, and the time that each operation costs beyond its own work."""
+class MachineSpeed:
+    """A machine's rates by kind of operation and precision, and what each operation costs beyond its own work."""
 
     curves: Mapping[tuple[str, str], Curve]
     overhead: float
@@ -66,35 +65,9 @@ class Measured:
 
 
 def rate_at(curve: Curve, size: float) -> float:
-    """The rate between the two measured sizes around this one; beyond them that of the nearest."""
-    if size <= curve[0][0]:
-        return curve[0][1]
-    for (low, slow), (high, fast) in pairwise(curve):
-        if size <= high:
-            share = math.log(size / low) / math.log(high / low)
-            return math.exp((1 - share) * math.log(slow) + share * math.log(fast))
-    return curve[-1][1]
-
-
-class Stopwatch(Counting):
-    """Times every operation by itself."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        super().__init__()
-        self.clock = clock
-        self.times: dict[Work, list[float]] = defaultdict(list)
-        self._taken = 0.0
-
-    def run(self, operation: Callable[[], Any]) -> Any:
-        """Do one operation, and remember how long it took."""
-        start = self.clock()
-        result = operation()
-        self._taken = self.clock() - start
-        return result
-
-    def add(self, work: Work) -> None:
-        """Keep the time of the operation just done."""
-        self.times[work].append(self._taken)
+    """The rate between the two measured sizes around this one, by their logarithms; beyond, that of the nearest."""
+    sizes, rates = np.log(curve).T
+    return math.exp(np.interp(math.log(max(size, 1)), sizes, rates))
 
 
 def clock_of(device: torch.device) -> Callable[[], float]:
@@ -109,7 +82,7 @@ def clock_of(device: torch.device) -> Callable[[], float]:
     return clock
 
 
-def measure(device: torch.device, precision: torch.dtype | None) -> Measured:
+def measure_machine(device: torch.device, precision: torch.dtype | None) -> MachineSpeed:
     """Time small pieces of networks on a device, in float32 and, if one is given, in a mixed precision."""
     clock = clock_of(device)
     times: dict[Work, list[float]] = defaultdict(list)
@@ -117,52 +90,44 @@ def measure(device: torch.device, precision: torch.dtype | None) -> Measured:
         slow = chosen is not None and device.type == "cpu"
         for workout in workouts(slow=slow):
             step = exercise(workout, device)
-            watch = Stopwatch(clock)
             step(chosen)
-            with watch:
+            with Counting(clock) as watch:
                 for _ in range(1 if slow else REPEATS):
                     step(chosen)
             for work, taken in watch.times.items():
                 times[work] += taken
-    curves = {kind: _curve(points) for kind, points in _by_kind(times).items()}
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "this machine"
-    measured = Measured(curves, 0.0, name)
-    return Measured(curves, _overhead(measured, device, clock), name)
+    measured = MachineSpeed(_curves(times), 0.0, name)
+    return replace(measured, overhead=_overhead(measured, device, clock))
 
 
-def _by_kind(times: Mapping[Work, list[float]]) -> dict[tuple[str, str], list[tuple[float, float]]]:
-    points: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+def _curves(times: Mapping[Work, list[float]]) -> dict[tuple[str, str], Curve]:
+    """By kind and precision; points of like size, within a factor of four, are joined."""
+    points: dict[tuple[str, str], dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for work, taken in times.items():
-        if work.flops or work.bytes:
-            points[work.kind, work.precision].append((work.flops or work.bytes, max(median(taken), 1e-9)))
-    return points
+        if size := work.flops or work.bytes:
+            members = points[work.kind, work.precision][round(math.log(size, 4))]
+            members.append((size, max(median(taken), 1e-9)))
+    return {kind: tuple(_joined(buckets[key]) for key in sorted(buckets)) for kind, buckets in points.items()}
 
 
-def _curve(points: list[tuple[float, float]]) -> Curve:
-    """Points of like size, within a factor of four, are joined."""
-    buckets: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for size, seconds in points:
-        buckets[round(math.log(size, 4))].append((size, seconds))
-    joined = []
-    for _, members in sorted(buckets.items()):
-        total = sum(size for size, _ in members)
-        joined.append((total / len(members), total / sum(seconds for _, seconds in members)))
-    return tuple(joined)
+def _joined(members: list[tuple[float, float]]) -> tuple[float, float]:
+    """Mean size, and the rate of all of them together."""
+    sizes, seconds = (sum(column) for column in zip(*members, strict=True))
+    return sizes / len(members), sizes / seconds
 
 
-def _overhead(measured: Measured, device: torch.device, clock: Callable[[], float]) -> float:
+def _overhead(measured: MachineSpeed, device: torch.device, clock: Callable[[], float]) -> float:
     """What an operation costs beyond its own work, from a step that is nearly nothing else."""
-    step = exercise(Workout(lambda: TokenBlock(32), (1, 4, 32)), device)
-    watch = Stopwatch(clock)
-    with watch:
-        step()
-    count = sum(len(taken) for taken in watch.times.values())
-    own = measured.seconds({work: len(taken) for work, taken in watch.times.items()})
-    steps = 50
-    start = clock()
+    step = exercise((lambda: TokenBlock(32), (1, 4, 32)), device)
+    counting = Counting()
+    with counting:
+        step(None)
+    steps, start = 50, clock()
     for _ in range(steps):
-        step()
-    return max(0.0, ((clock() - start) / steps - own) / count)
+        step(None)
+    beyond = (clock() - start) / steps - measured.seconds(counting.work)
+    return max(0.0, beyond / counting.work.total())
 
 
 def memory_gib(device: torch.device) -> float:

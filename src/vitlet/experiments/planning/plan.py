@@ -10,46 +10,22 @@ import torch
 
 from vitlet.config import RunConfig
 from vitlet.errors import VitletError
-from vitlet.experiments.planning.devices import (
-    DEVICES,
-    EFFICIENCY,
-    FRAGMENTED,
-    RESERVED_GIB,
-    Device,
-    Roofline,
-    Speed,
-    all_reduce_seconds,
-    named_device,
-)
-from vitlet.experiments.planning.measure import measure, memory_gib
+from vitlet.experiments.planning.devices import DEVICES, EFFICIENCY, Device, Roofline, all_reduce_seconds, named_device
+from vitlet.experiments.planning.measure import MachineSpeed, measure_machine, memory_gib
 from vitlet.experiments.planning.request import PlanRequest
-from vitlet.experiments.planning.step import StepCount, count_step
+from vitlet.experiments.planning.step import Memory, StepCount, count_step
 from vitlet.experiments.planning.supply import Supply, find_supply
 from vitlet.training.build import find_device
 
 GIB = 2**30
+RESERVED_GIB = 1.0
+"""Assumed to be taken by the driver and by libraries on a GPU ..."""
+FRAGMENTED = 0.05
+"""... and the share of the rest that is lost between blocks of memory."""
 MACHINE_LINK = 1.0
 """GB/s between machines like this one where nothing is said: a network of ten gigabits."""
 FSDP_TRAFFIC = 1.5
 """Sharded training gathers weights twice and scatters gradients once: three halves of an all-reduce."""
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Bytes on one device."""
-
-    weights: int
-    gradients: int
-    optimizer: int
-    average: int
-    activations: int
-    temporary: int
-    reserved: int
-
-    @property
-    def total(self) -> int:
-        """All of it."""
-        return sum(asdict(self).values())
 
 
 @dataclass(frozen=True)
@@ -105,7 +81,7 @@ class Machine:
     """What a step runs on."""
 
     name: str
-    speed: Speed
+    speed: Roofline | MachineSpeed
     memory: int
     link: float
     is_gpu: bool
@@ -127,13 +103,13 @@ def predict(config: RunConfig, request: PlanRequest, supply: Supply, machine: Ma
     """From counts and speeds to hours."""
     batch = count.images * request.devices * config.grad_accum_steps
     link = request.link or machine.link
-    traffic = all_reduce_seconds(request.devices, count.gradients, link) * (FSDP_TRAFFIC if config.fsdp else 1.0)
+    traffic = all_reduce_seconds(request.devices, count.memory.gradients, link) * (FSDP_TRAFFIC if config.fsdp else 1.0)
     own = machine.speed.seconds(count.part) + machine.speed.seconds(count.update)
     own += (config.grad_accum_steps - 1) * machine.speed.seconds(count.further)
     steps = supply.train // batch
     tested = math.ceil(supply.val / (count.images * request.devices)) * machine.speed.seconds(count.evaluation)
     hours = config.epochs * (steps * (own + traffic) + tested) / 3600
-    memory = _memory(count, request.devices if config.fsdp else 1, machine)
+    memory = _on_device(count.memory, request.devices if config.fsdp else 1, machine)
     return Plan(
         run=_describe(config, count, supply),
         devices=request.devices,
@@ -156,36 +132,28 @@ def predict(config: RunConfig, request: PlanRequest, supply: Supply, machine: Ma
 
 def find_machine(config: RunConfig, request: PlanRequest) -> Machine:
     """A device of one's own numbers, one by name, or this machine, measured now."""
-    precision: str = config.amp_dtype if config.amp else "float32"
-    if request.tflops is not None and request.bandwidth is not None and request.memory is not None:
-        peaks = {"float32": request.tflops, precision: request.tflops}
-        device = Device("your device", peaks, request.bandwidth, request.memory, MACHINE_LINK, "your numbers")
-        speed = Roofline(device, request.efficiency or EFFICIENCY)
-        return Machine(device.name, speed, int(request.memory * GIB), MACHINE_LINK, is_gpu=False)
     name = "auto" if config.device == "this" else config.device
-    if name in DEVICES or name.partition(":")[0] not in ("auto", "cpu", "cuda", "mps", "xpu"):
+    if request.tflops is not None and request.bandwidth is not None and request.memory is not None:
+        precisions = ("float32", config.amp_dtype if config.amp else "float32")
+        peaks = dict.fromkeys(precisions, request.tflops)
+        device = Device("your device", peaks, request.bandwidth, request.memory, MACHINE_LINK, "your numbers")
+    elif name.partition(":")[0] not in ("auto", "cpu", "cuda", "mps", "xpu"):
         device = named_device(name)
-        speed = Roofline(device, request.efficiency or EFFICIENCY)
-        memory = int((request.memory or device.memory) * GIB)
-        return Machine(device.name, speed, memory, device.link, is_gpu=True)
-    if request.efficiency is not None:
+    elif request.efficiency is not None:
         raise VitletError("this machine is measured, so --efficiency says nothing. Leave it out, or name a --device.")
-    here = find_device(name)
-    dtype = getattr(torch, config.amp_dtype) if config.amp else None
-    memory = int((request.memory or memory_gib(here)) * GIB)
-    return Machine("this machine", measure(here, dtype), memory, MACHINE_LINK, is_gpu=here.type != "cpu")
+    else:
+        here = find_device(name)
+        measured = measure_machine(here, getattr(torch, config.amp_dtype) if config.amp else None)
+        memory = int((request.memory or memory_gib(here)) * GIB)
+        return Machine("this machine", measured, memory, MACHINE_LINK, is_gpu=here.type != "cpu")
+    speed = Roofline(device, request.efficiency or EFFICIENCY)
+    memory = int((request.memory or device.memory) * GIB)
+    return Machine(device.name, speed, memory, device.link, is_gpu=device.name in DEVICES)
 
 
-def _memory(count: StepCount, shards: int, machine: Machine) -> Memory:
-    needed = Memory(
-        weights=-(-count.weights // shards),
-        gradients=-(-count.gradients // shards),
-        optimizer=-(-count.optimizer // shards),
-        average=-(-count.average // shards),
-        activations=count.activations,
-        temporary=count.temporary,
-        reserved=0,
-    )
+def _on_device(memory: Memory, shards: int, machine: Machine) -> Memory:
+    state = ("weights", "gradients", "optimizer", "average")
+    needed = replace(memory, **{name: -(-getattr(memory, name) // shards) for name in state})
     lost = int(RESERVED_GIB * GIB + FRAGMENTED * needed.total) if machine.is_gpu else 0
     return replace(needed, reserved=lost)
 
@@ -197,10 +165,8 @@ def advise(memory: Memory, available: int, config: RunConfig, request: PlanReque
     by_image = memory.activations + memory.temporary
     fixed = memory.total - by_image
     ways = []
-    smaller = next(
-        (part for part in range(2, images + 1) if images % part == 0 and fixed + by_image / part <= available), 0
-    )
-    if smaller:
+    fitting = (part for part in range(2, images + 1) if images % part == 0 and fixed + by_image / part <= available)
+    if smaller := next(fitting, 0):
         parts = config.grad_accum_steps * smaller
         ways.append(f"--grad-accum-steps {parts} ({images // smaller} images at a time, the same batch)")
     if not config.grad_checkpointing:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -24,6 +23,31 @@ from vitlet.training.terms import make_terms
 
 
 @dataclass(frozen=True)
+class Memory:
+    """Bytes on one device; weights include buffers such as running means.
+
+    Attributes:
+        activations: kept for the backward pass.
+        temporary: the peak less all that is named: the batch and results not yet dropped. Below zero where the
+            gradients grow only while the activations go, so that never all are there at once.
+        reserved: taken by the driver, and lost between blocks of memory.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    average: int
+    activations: int
+    temporary: int
+    reserved: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(asdict(self).values())
+
+
+@dataclass(frozen=True)
 class StepCount:
     """What one device does in a step, and the bytes it holds.
 
@@ -33,9 +57,7 @@ class StepCount:
         update: clipping, the optimizer, the moving average.
         evaluation: one forward pass over as many images, as evaluation does it.
         images: in a part.
-        weights, gradients, optimizer, average: bytes; weights include buffers such as running means.
-        activations: bytes kept for the backward pass.
-        peak: the most bytes that are alive at once.
+        memory: at its peak.
         parameters: trained and frozen ones.
         img_size: of the images.
     """
@@ -45,12 +67,7 @@ class StepCount:
     update: Counter[Work]
     evaluation: Counter[Work]
     images: int
-    weights: int
-    gradients: int
-    optimizer: int
-    average: int
-    activations: int
-    peak: int
+    memory: Memory
     parameters: int
     img_size: tuple[int, int]
 
@@ -58,14 +75,6 @@ class StepCount:
     def flops(self) -> int:
         """Floating-point operations of products per image, forward and backward."""
         return sum(work.flops * count for work, count in self.part.items()) // self.images
-
-    @property
-    def temporary(self) -> int:
-        """The peak less all that is named: the batch and results not yet dropped.
-
-        Below zero where the gradients grow only while the activations go, so that never all are there at once.
-        """
-        return self.peak - self.weights - self.gradients - self.optimizer - self.average - self.activations
 
 
 def plan_objective(config: RunConfig, classes: int) -> Objective:
@@ -98,9 +107,13 @@ def _count(objective: Objective, config: RunConfig, images: int) -> StepCount:
     counting = Counting()
     kept = [*objective.parameters(), *objective.buffers()]
     average = Average(objective.backbone.model, config.model_ema_decay) if config.model_ema else None
-    held = counting.hold(kept), counting.hold(average.tensors.values() if average else ())
-    gradients = counting.hold(parameter.grad for parameter in trained if parameter.grad is not None)
-    state = counting.hold(_state_tensors(optimizer))
+    moments = (value for state in optimizer.state.values() for value in state.values())
+    held = {
+        "weights": counting.hold(kept),
+        "gradients": counting.hold(parameter.grad for parameter in trained if parameter.grad is not None),
+        "optimizer": counting.hold(value for value in moments if isinstance(value, Tensor)),
+        "average": counting.hold(average.tensors.values() if average else ()),
+    }
     counting.hold([batch])
     optimizer.zero_grad()  # as the loop does before every step
     counting.peak = counting.live
@@ -130,12 +143,7 @@ def _count(objective: Objective, config: RunConfig, images: int) -> StepCount:
         update=update,
         evaluation=counting.take(),
         images=images,
-        weights=held[0],
-        gradients=gradients,
-        optimizer=state,
-        average=held[1],
-        activations=saved,
-        peak=counting.peak,
+        memory=Memory(**held, activations=saved, temporary=counting.peak - saved - sum(held.values())),
         parameters=sum(parameter.numel() for parameter in objective.parameters()),
         img_size=objective.backbone.img_size,
     )
@@ -148,15 +156,8 @@ def without_content(module: nn.Module, fake: FakeTensorMode) -> None:
         for kind in (part._parameters, part._buffers):
             tensors: dict[str, Any] = kind
             for name, tensor in tensors.items():
-                if tensor is not None:
-                    done.setdefault(id(tensor), _hollow(tensor, fake))
-                    tensors[name] = done[id(tensor)]
-
-
-def _hollow(tensor: Tensor, fake: FakeTensorMode) -> Tensor:
-    hollow = fake.from_tensor(tensor.detach())
-    return nn.Parameter(hollow, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else hollow
-
-
-def _state_tensors(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:
-    return (value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor))
+                if tensor is not None and id(tensor) not in done:
+                    hollow = fake.from_tensor(tensor.detach())
+                    is_parameter = isinstance(tensor, nn.Parameter)
+                    done[id(tensor)] = nn.Parameter(hollow, tensor.requires_grad) if is_parameter else hollow
+                tensors[name] = done.get(id(tensor))

@@ -40,9 +40,8 @@ def find_supply(config: RunConfig, images: int | None) -> Supply:
 def _official(official: Official, config: RunConfig) -> Supply:
     """The published sizes, split as the run would split them (to the image or two that rounding by class moves)."""
     train, val = official.train, official.val or 0
-    share = 1 / config.folds if config.folds else config.val_fraction
     if config.folds or not val:
-        val = round(share * train)
+        val = round((1 / config.folds if config.folds else config.val_fraction) * train)
         train -= val
     train = round(config.fraction * train)
     if config.per_class is not None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -57,38 +55,29 @@ class ConvolutionBlock(nn.Module):
         return F.max_pool2d(maps, 3, stride=2, padding=1)
 
 
-@dataclass(frozen=True)
-class Workout:
-    """A piece of a network and what to feed it."""
-
-    network: Callable[[], nn.Module]
-    shape: tuple[int, ...]
+Workout = tuple[Callable[[], nn.Module], tuple[int, ...]]
+"""What makes a piece of a network, and the shape of what to feed it."""
 
 
 def workouts(*, slow: bool) -> Iterator[Workout]:
     """Pieces of several sizes; fewer where a precision is expected to be slow."""
     sizes = ((96, 2, 64), (192, 2, 196)) if slow else ((96, 8, 64), (192, 8, 196), (384, 8, 196))
     for width, batch, tokens in sizes:
-        yield Workout(partial(TokenBlock, width), (batch, tokens, width))
+        yield partial(TokenBlock, width), (batch, tokens, width)
     for count, width in ((16, 96),) if slow else ((64, 96), (256, 96)):
-        yield Workout(partial(TokenBlock, width, open_attention=True), (count, 49, width))
+        yield partial(TokenBlock, width, open_attention=True), (count, 49, width)
     for batch, width, side in ((2, 32, 64), (2, 128, 32)) if slow else ((8, 32, 64), (4, 64, 224), (8, 256, 64)):
-        yield Workout(partial(ConvolutionBlock, width), (batch, 3, side, side))
+        yield partial(ConvolutionBlock, width), (batch, 3, side, side)
 
 
-class Step(Protocol):
-    """A training step, in a mixed precision if one is given."""
-
-    def __call__(self, precision: torch.dtype | None = None) -> None: ...
-
-
-def exercise(workout: Workout, device: torch.device) -> Step:
-    """A whole training step of the piece: forward, backward, clip, AdamW."""
-    network = workout.network().to(device)
+def exercise(workout: Workout, device: torch.device) -> Callable[[torch.dtype | None], None]:
+    """A whole training step of the piece: forward, backward, clip, AdamW; in a mixed precision if one is given."""
+    make, shape = workout
+    network = make().to(device)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-6, fused=True)
-    batch = torch.randn(workout.shape, device=device, requires_grad=True)
+    batch = torch.randn(shape, device=device, requires_grad=True)
 
-    def step(precision: torch.dtype | None = None) -> None:
+    def step(precision: torch.dtype | None) -> None:
         with torch.autocast(device.type, dtype=precision, enabled=precision is not None):
             loss = network(batch).float().square().mean()
         optimizer.zero_grad()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from vitlet.config import RunConfig
 
 Scale = Literal["full", "small"]
+SMALL_IMAGES, SMALL_RECIPE_SIDE = 2000, 32
+"""Training images, and their height and width, of a recipe at small size."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +50,7 @@ class Recipe:
 
     def first_config(self, scale: Scale = "full") -> RunConfig | None:
         """The settings of its pre-training."""
-        if self.first is None:
-            return None
-        return self.first() if scale == "full" else small(self.first())
+        return None if self.first is None else replace(self, make=self.first).config(scale)
 
     def values(self, scale: Scale = "full") -> dict[str, Any]:
         """Both as plain values, without those that are as usual."""
@@ -56,16 +58,21 @@ class Recipe:
         return {**values, "first": _unusual(first)} if first is not None else values
 
 
-SMALL_IMAGES = 2000
-SMALL_SIDE = 32
-SMALL_MODELS = {
-    "cvt": "cvt_for_32px",
-    "swin": "swin_for_32px",
-    "t2t": "t2t_for_32px",
-    "resnet": "resnet_for_32px",
-    "vit": "vit_for_32px",
-    "arvit": "vit_for_32px",
-}
+@dataclass(frozen=True)
+class PaperTable:
+    """A published table: its name, such as ``drloc_table4``, its title, and a recipe for each of its numbers."""
+
+    name: str
+    title: str
+    recipes: tuple[Recipe, ...]
+
+
+def published(table: str) -> list[tuple[str, str, str, float]]:
+    """Dataset, model, arm and number of every entry of a table in ``published.csv``, where rows are the papers' own."""
+    lines = Path(__file__).with_name("published.csv").read_text(encoding="utf-8").splitlines()
+    rows = [row for row in csv.DictReader(lines) if row.pop("table") == table]
+    entries = ((row.pop("model"), row.pop("arm"), row) for row in rows)
+    return [(data, model, arm, float(text)) for model, arm, row in entries for data, text in row.items() if text]
 
 
 def small(config: RunConfig) -> RunConfig:
@@ -73,22 +80,20 @@ def small(config: RunConfig) -> RunConfig:
     64 instead of 1,024, and 0.4 of the epochs. Learning rate, weights, augmentation and schedules stay as they are."""
     from vitlet.data.named.official import OFFICIAL
 
-    family = next(name for name in (*SMALL_MODELS,) if config.model.startswith(name))
-    classes = OFFICIAL[config.data].classes
-    epochs = max(1, round(0.4 * config.epochs))
-    warmup = config.warmup_epochs
+    name, official = config.model.removeprefix("ar"), OFFICIAL[config.data]  # arvit is of the family of vit
+    family = next(family for family in ("cvt", "swin", "t2t", "resnet", "vit") if name.startswith(family))
     return replace(
         config,
-        model=SMALL_MODELS[family],
+        model=f"{family}_for_32px",
         model_kwargs={"dynamic_img_size": True} if "dynamic_img_size" in config.model_kwargs else {},
         pretrained=False,
-        img_size=(SMALL_SIDE, SMALL_SIDE),
-        per_class=None if config.pretrain else max(2, round(SMALL_IMAGES / classes)),
-        fraction=min(1.0, SMALL_IMAGES / OFFICIAL[config.data].train) if config.pretrain else 1.0,
+        img_size=(SMALL_RECIPE_SIDE, SMALL_RECIPE_SIDE),
+        per_class=None if config.pretrain else max(2, round(SMALL_IMAGES / official.classes)),
+        fraction=min(1.0, SMALL_IMAGES / official.train) if config.pretrain else 1.0,
         val_fraction=0.1,
         batch_size=64,
-        epochs=epochs,
-        warmup_epochs=None if warmup is None else 0.4 * warmup,
+        epochs=max(1, round(0.4 * config.epochs)),
+        warmup_epochs=None if config.warmup_epochs is None else 0.4 * config.warmup_epochs,
         amp=False,
     )
 

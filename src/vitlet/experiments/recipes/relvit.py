@@ -11,12 +11,7 @@ from itertools import combinations
 from typing import Any
 
 from vitlet.config import RunConfig, TaskConfig
-from vitlet.experiments.recipes.recipe import Recipe
-
-TABLES = {
-    "relvit_training": "RelViT: labels only, pre-training then fine-tuning, jointly, and with mega-patches",
-    "relvit_tasks": "RelViT: each of its tasks alone, in pairs, and all, in joint training",
-}
+from vitlet.experiments.recipes.recipe import PaperTable, Recipe
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "cifar10": {"img_size": (32, 32), "model_kwargs": {"patch_size": 4}},
@@ -26,7 +21,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "svhn": {"img_size": (32, 32), "model_kwargs": {"patch_size": 4}},
     "imagenet100": {"img_size": (224, 224), "model": "vit_small_patch32_224"},
 }
-TASKS = ("sprel", "distance", "angle", "position")
+RELVIT_TASKS = ("sprel", "distance", "angle", "position")
 
 
 def released(dataset: str, tasks: dict[str, TaskConfig], *, pretrain: bool = False) -> RunConfig:
@@ -61,34 +56,37 @@ def _tasks(*names: str, **options: Any) -> dict[str, TaskConfig]:
     return {name: TaskConfig(1.0, **options) for name in names}
 
 
-def training() -> list[Recipe]:
-    """Four ways to train, for each dataset of the release that can be had by name."""
-    table, model, rows = "relvit_training", "vit_s", []
+def _four_ways(dataset: str) -> list[Recipe]:
+    """Labels only, two pre-trainings, and joint training, on a dataset of the release that can be had by name."""
     both = ("sprel", "position")
-    for dataset in SETTINGS:
-        plain = partial(released, dataset, {})
-        before = partial(released, dataset, _tasks(*both, patch_augment=True), pretrain=True)
-        side = 6 if dataset == "imagenet100" else 5
-        mega = partial(released, dataset, _tasks(*both, view="mega", mega_side=side), pretrain=True)
-        rows += [
-            Recipe(table, dataset, model, "baseline", plain),
-            Recipe(table, dataset, model, "pretrained", plain, first=before),
-            Recipe(table, dataset, model, "joint", partial(released, dataset, _tasks(*both))),
-            Recipe(table, dataset, model, "pretrained-mega", plain, first=mega),
-        ]
-    return rows
+    plain, joint = partial(released, dataset, {}), partial(released, dataset, _tasks(*both))
+    before = partial(released, dataset, _tasks(*both, patch_augment=True), pretrain=True)
+    side = 6 if dataset == "imagenet100" else 5
+    mega = partial(released, dataset, _tasks(*both, view="mega", mega_side=side), pretrain=True)
+    recipe = partial(Recipe, "relvit_training", dataset, "vit_s")
+    return [
+        recipe("baseline", plain),
+        recipe("pretrained", plain, first=before),
+        recipe("joint", joint),
+        recipe("pretrained-mega", plain, first=mega),
+    ]
 
 
-def ablation() -> list[Recipe]:
-    """The tasks alone, in pairs, and all four, jointly with the labels on CIFAR-10."""
-    table, rows = "relvit_tasks", []
-    rows.append(Recipe(table, "cifar10", "vit_s", "baseline", partial(released, "cifar10", {})))
-    for names in (*((name,) for name in TASKS), *combinations(TASKS, 2), TASKS):
-        make = partial(released, "cifar10", _tasks(*names))
-        rows.append(Recipe(table, "cifar10", "vit_s", "+".join(names), make))
-    return rows
+def _ablation(names: tuple[str, ...]) -> Recipe:
+    """Some of the tasks, jointly with the labels on CIFAR-10."""
+    make = partial(released, "cifar10", _tasks(*names))
+    return Recipe("relvit_tasks", "cifar10", "vit_s", "+".join(names) or "baseline", make)
 
 
-def all_recipes() -> list[Recipe]:
-    """Every row."""
-    return training() + ablation()
+RELVIT_TABLES = (
+    PaperTable(
+        "relvit_training",
+        "RelViT: labels only, pre-training then fine-tuning, jointly, and with mega-patches",
+        tuple(recipe for dataset in SETTINGS for recipe in _four_ways(dataset)),
+    ),
+    PaperTable(
+        "relvit_tasks",
+        "RelViT: each of its tasks alone, in pairs, and all, in joint training",
+        tuple(_ablation(names) for count in (0, 1, 2, 4) for names in combinations(RELVIT_TASKS, count)),
+    ),
+)

@@ -14,13 +14,16 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitlet.config import RunConfig
 from vitlet.data.named.official import OFFICIAL
 from vitlet.errors import VitletError, fail
 from vitlet.experiments.studies.definition import Cell, Study, read_study
-from vitlet.experiments.studies.records import Record, plain
+from vitlet.experiments.studies.records import Record, through_json
+
+if TYPE_CHECKING:
+    from vitlet.training.evaluate import Scores
 
 
 def located(values: dict[str, Any], data_dir: Path | None) -> dict[str, Any]:
@@ -54,14 +57,15 @@ def run_cell(study: Study, cell: Cell, work: Path, data_dir: Path | None) -> Rec
     result = train(replace(config, output=str(work / "run"), resume="auto"), title=cell.name)
     rows = read_rows(result.path)
     tested = result.test if study.test else None
+    last = tested if tested is None or result.best_epoch == len(rows) else _test_last(result.path)
     return Record(
         cell=cell,
-        settings=plain(settings),
+        settings=through_json(settings),
         val_curve=tuple(round(row["val/top1"], 3) for row in rows if "val/top1" in row),
         best_epoch=result.best_epoch,
         val_best=result.val.top1 if result.val else None,
         test_best=tested.top1 if tested else None,
-        test_last=_last(result.path, result.best_epoch == len(rows), tested) if tested else None,
+        test_last=last.top1 if last else None,
         tasks=result.tasks,
         train_images=_training_images(result.path),
         test_images=tested.count if tested else 0,
@@ -88,16 +92,14 @@ def _keep_runs_of(settings: dict[str, Any], work: Path) -> None:
     file.write_text(text, encoding="utf-8")
 
 
-def _last(path: Path, same: bool, tested: Any) -> float:
-    """Test accuracy of the weights of the last epoch."""
-    if same:
-        return float(tested.top1)
+def _test_last(path: Path) -> Scores:
+    """Test scores of the weights of the last epoch."""
     from vitlet.inference.predict import Predictor
     from vitlet.models.factory import load_exported
 
     best = Predictor.load(path)
     last = Predictor(load_exported(path / "last"), best.preprocess, best.classes, best.config, best.device)
-    return last.evaluate(split="test")[0].top1
+    return last.evaluate(split="test")[0]
 
 
 def _training_images(path: Path) -> int:
@@ -121,23 +123,28 @@ def _made_by() -> dict[str, str]:
     }
 
 
-def main() -> int:
-    """What a study starts; the exit code is that of `vitlet train`."""
+def run_named_cell(file: Path, name: str, *, work: Path, output: Path, data_dir: Path | None) -> None:
+    """Run the cell of that name of a study's YAML file, and write its record below ``output``."""
+    study = read_study(file)
+    cell = next(cell for cell in study.cells() if cell.name == name)
+    run_cell(study, cell, work, data_dir).write(output)
+
+
+def run_process() -> int:
+    """Run the cell that the command line names; the exit code is that of `vitlet train`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("study", type=Path, help="its YAML file")
     parser.add_argument("cell", help="such as cifar10/vit/drloc/seed-0")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--data-dir", type=Path)
-    chosen = parser.parse_args()
+    chosen = vars(parser.parse_args())
     try:
-        study = read_study(chosen.study)
-        cell = next(cell for cell in study.cells() if cell.name == chosen.cell)
-        run_cell(study, cell, chosen.work, chosen.data_dir).write(chosen.output)
+        run_named_cell(chosen.pop("study"), chosen.pop("cell"), **chosen)
     except VitletError as problem:
         return fail(problem)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_process())

@@ -27,13 +27,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from vitlet.config import RunConfig
 from vitlet.errors import VitletError, nearest
-from vitlet.experiments.recipes import Scale, all_recipes, find_recipe, recipes_of
+from vitlet.experiments.recipes import Scale, all_recipes, find_recipe, find_table
 from vitlet.tasks import TASKS
 from vitlet.values import coerce
 
@@ -82,27 +83,18 @@ class Study:
 
     def cells(self) -> Iterator[Cell]:
         """All runs; seeds outermost, so that every arm has its first seed early."""
-        for seed, dataset, model, fraction, arm in product(
-            self.seeds, self.datasets, self.models, self.fractions, self.arms
-        ):
+        axes = product(self.seeds, self.datasets, self.models, self.fractions, self.arms)
+        for seed, dataset, model, fraction, arm in axes:
             published = self.table is None or f"{self.table}/{dataset}/{model}/{arm}" in all_recipes()
             if published and arm in self.arms_of.get(f"{dataset}/{model}", self.arms):
                 yield Cell(dataset, model, arm, fraction, seed)
 
     def values(self, cell: Cell) -> dict[str, Any]:
         """The settings of a run, under the keys of a YAML file; ``first`` among them where a pre-training precedes."""
-        layers = (
-            self.settings,
-            self.datasets[cell.dataset],
-            self.models[cell.model],
-            self.tuned.get(f"{cell.dataset}/{cell.model}", {}),
-            self.arms[cell.arm],
-            {"fraction": cell.fraction} if cell.fraction != 1 else {},
-            {"seed": cell.seed},
-        )
-        joined: dict[str, Any] = {}
-        for layer in layers:
-            joined = join(joined, layer)
+        tuned = self.tuned.get(f"{cell.dataset}/{cell.model}", {})
+        fraction = {"fraction": cell.fraction} if cell.fraction != 1 else {}
+        layers = (self.datasets[cell.dataset], self.models[cell.model], tuned, self.arms[cell.arm], fraction)
+        joined = reduce(join, (*layers, {"seed": cell.seed}), dict(self.settings))
         recipe = joined.pop("recipe", self.table and f"{self.table}/{cell.dataset}/{cell.model}/{cell.arm}")
         first = joined.pop("first", None)
         if recipe is not None:
@@ -110,14 +102,14 @@ class Study:
         if self.fractions_named and joined.get("fraction", 1) != cell.fraction:  # of all images, where it is 1
             joined["fraction"] = cell.fraction
         if first is not None:
-            first = _settings(first, f"study {self.name}, {cell.name}: first")
+            first = _mapping(first, f"study {self.name}, {cell.name}: first")
             same = {key: value for key, value in joined.items() if key not in (*TASKS, "task", "init", "first")}
             joined["first"] = {"pretrain": True, **join(joined.get("first", same), first)}
         return joined
 
-    def paper(self, dataset: str, model: str, arm: str) -> float | None:
+    def paper(self, cell: Cell) -> float | None:
         """The published number, where the study is a paper's table."""
-        row = all_recipes().get(f"{self.table}/{dataset}/{model}/{arm}")
+        row = all_recipes().get(f"{self.table}/{cell.dataset}/{cell.model}/{cell.arm}")
         return row.paper if row else None
 
     def check(self) -> None:
@@ -155,18 +147,21 @@ def read_study(path: Path) -> Study:
     if not values.get("arms"):
         raise VitletError(f"{path}: a study needs 'arms': what is compared, name by name; or 'table', one of a paper.")
     name = path.parent.name if path.stem == "study" else path.stem
+    datasets = _axis(values, "datasets", path) or {"data": {}}
+    models = _axis(values, "models", path) or {"model": {}}
+    pairs = [f"{dataset}/{model}" for dataset in datasets for model in models]
     study = Study(
         name=name,
         title=str(values.get("title", name)),
-        settings=_settings(values.get("settings") or {}, f"{path}: settings"),
+        settings=_mapping(values.get("settings") or {}, f"{path}: settings"),
         arms=_axis(values, "arms", path),
-        datasets=_axis(values, "datasets", path) or {"data": {}},
-        models=_axis(values, "models", path) or {"model": {}},
+        datasets=datasets,
+        models=models,
         baseline=str(values.get("baseline") or next(iter(values["arms"]))),
         fractions=_fractions(values.get("fractions", [1.0]), f"{path}: fractions"),
         seeds=_seeds(values.get("seeds", 3), f"{path}: seeds"),
-        tuned={str(key): _settings(each, f"{path}: tuned") for key, each in _pairs(values, "tuned", path).items()},
-        arms_of={str(key): _names(each, f"{path}: arms_of") for key, each in _pairs(values, "arms_of", path).items()},
+        tuned={key: _mapping(each, f"{path}: tuned") for key, each in _by_pair(values, "tuned", path, pairs)},
+        arms_of={key: _names(each, f"{path}: arms_of") for key, each in _by_pair(values, "arms_of", path, pairs)},
         test=coerce(values.get("test", True), bool, f"{path}: test"),
         table=None if table is None else str(table),
         scale=coerce(values.get("scale", "full"), Scale, f"{path}: scale"),
@@ -174,11 +169,6 @@ def read_study(path: Path) -> Study:
     )
     if study.baseline not in study.arms:
         raise VitletError(f"{path}: the baseline {study.baseline!r} is none of the arms {', '.join(study.arms)}.")
-    pairs = [f"{dataset}/{model}" for dataset in study.datasets for model in study.models]
-    for where, keys in (("tuned", study.tuned), ("arms_of", study.arms_of)):
-        for key in keys:
-            if key not in pairs:
-                raise VitletError(f"{path}: {where} {key!r} is no DATASET/MODEL of this study.{nearest(key, pairs)}")
     for arm in (arm for arms in study.arms_of.values() for arm in arms):
         if arm not in study.arms:
             raise VitletError(f"{path}: arms_of names {arm!r}, which is none of the arms.{nearest(arm, study.arms)}")
@@ -186,28 +176,28 @@ def read_study(path: Path) -> Study:
     return study
 
 
+def _mapping(value: Any, where: str, what: str = "settings to values") -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise VitletError(f"{where} needs to map {what}, found {value!r}.")
+    return dict(value)
+
+
 def _axis(values: Settings, key: str, path: Path) -> dict[str, Settings]:
-    options = values.get(key) or {}
-    if not isinstance(options, Mapping):
-        raise VitletError(f"{path}: {key!r} needs to map names to settings, found {options!r}.")
+    options = _mapping(values.get(key) or {}, f"{path}: {key!r}", "names to settings")
     for name in options:
         if not NAME.fullmatch(str(name)):
             raise VitletError(f"{path}: {key} has the name {name!r}; letters, digits, . _ + - are allowed.")
-    return {str(name): _settings(option or {}, f"{path}: {key} {name}") for name, option in options.items()}
+    return {str(name): _mapping(option or {}, f"{path}: {key} {name}") for name, option in options.items()}
 
 
-def _pairs(values: Settings, key: str, path: Path) -> Settings:
+def _by_pair(values: Settings, key: str, path: Path, pairs: list[str]) -> Iterator[tuple[str, Any]]:
     """What a study says of single datasets with single models."""
-    found = values.get(key) or {}
-    if not isinstance(found, Mapping):
-        raise VitletError(f"{path}: {key!r} needs to map DATASET/MODEL to what holds there, found {found!r}.")
-    return found
-
-
-def _settings(value: Any, where: str) -> Settings:
-    if not isinstance(value, Mapping):
-        raise VitletError(f"{where} needs to map settings to values, found {value!r}.")
-    return dict(value)
+    found = _mapping(values.get(key) or {}, f"{path}: {key!r}", "DATASET/MODEL to what holds there")
+    for pair, value in found.items():
+        if pair not in pairs:
+            hint = nearest(str(pair), pairs)
+            raise VitletError(f"{path}: {key} {str(pair)!r} is no DATASET/MODEL of this study.{hint}")
+        yield pair, value
 
 
 def _numbers(value: Any, where: str) -> list[float]:
@@ -241,6 +231,5 @@ def _seeds(value: Any, where: str) -> tuple[int, ...]:
 
 def _axes_of(table: str) -> dict[str, Any]:
     """The datasets, models and arms of a paper's table."""
-    rows = recipes_of(table)
     axes = {"datasets": "dataset", "models": "model", "arms": "arm"}
-    return {axis: {str(getattr(row, key)): {} for row in rows} for axis, key in axes.items()}
+    return {axis: {str(getattr(row, key)): {} for row in find_table(table).recipes} for axis, key in axes.items()}

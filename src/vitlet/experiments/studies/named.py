@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from vitlet.errors import VitletError, nearest
-from vitlet.experiments.recipes import TABLES, Scale
+from vitlet.experiments.recipes import PAPER_TABLES, Scale
 from vitlet.experiments.studies.definition import Study, read_study
 
 ROOT = Path("studies")
@@ -21,37 +21,33 @@ def find_study(name: str, *, scale: Scale | None = None, seeds: int | None = Non
         scale: of a table [full].
         seeds: of a table, how many [3].
     """
-    for path in (Path(name), Path(name) / "study.yaml", ROOT / f"{name}.yaml", ROOT / name / "study.yaml"):
-        if path.is_file():
-            if path.suffix not in (".yaml", ".yml"):
-                raise VitletError(f"{path} is no study: its file needs to end in .yaml or .yml.")
-            return _as_asked(read_study(path), path, scale, seeds), path
-    if name in TABLES:
-        folder = ROOT / (name if scale in (None, "full") else f"{name}-{scale}")
-        file = folder / "study.yaml"
-        if not file.is_file():
-            folder.mkdir(parents=True, exist_ok=True)
-            file.write_text(table_study(name, scale or "full", 3 if seeds is None else seeds), encoding="utf-8")
-        return _as_asked(read_study(file), file, scale, seeds), file
-    there = sorted(path.parent.name for path in ROOT.glob("*/study.yaml"))
-    hint = nearest(name, [*there, *TABLES])
-    raise VitletError(
-        f"no study {name!r}: neither a YAML file, nor a folder with study.yaml, nor one of {ROOT}/"
-        f" ({', '.join(there) or 'empty'}), nor a table of the papers ({', '.join(TABLES)}).{hint}"
-    )
-
-
-def _as_asked(study: Study, file: Path, scale: Scale | None, seeds: int | None) -> Study:
-    """The study, if its file says what was asked for."""
+    file = _study_file(name, scale or "full", 3 if seeds is None else seeds)
+    study = read_study(file)
     if scale not in (None, study.scale):
         raise VitletError(f"--scale {scale} was asked for, but {file} has scale {study.scale}. Change it there.")
     if seeds not in (None, len(study.seeds)):
         raise VitletError(f"--seeds {seeds} was asked for, but {file} has {len(study.seeds)} seeds. Change it there.")
-    return study
+    return study, file
 
 
-def table_study(table: str, scale: Scale, seeds: int) -> str:
-    """The YAML text of a table's study."""
-    size = "" if scale == "full" else f", at {scale} size"
-    values = {"title": f"{TABLES[table]}{size}", "table": table, "scale": scale, "seeds": seeds}
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+def _study_file(name: str, scale: Scale, seeds: int) -> Path:
+    """The YAML file that a name means; that of a paper's table is written where it is not there."""
+    for path in (Path(name), Path(name) / "study.yaml", ROOT / f"{name}.yaml", ROOT / name / "study.yaml"):
+        if path.is_file():
+            if path.suffix not in (".yaml", ".yml"):
+                raise VitletError(f"{path} is no study: its file needs to end in .yaml or .yml.")
+            return path
+    if name not in PAPER_TABLES:
+        there = sorted(path.parent.name for path in ROOT.glob("*/study.yaml"))
+        raise VitletError(
+            f"no study {name!r}: neither a YAML file, nor a folder with study.yaml, nor one of {ROOT}/"
+            f" ({', '.join(there) or 'empty'}), nor a table of the papers ({', '.join(PAPER_TABLES)})."
+            f"{nearest(name, [*there, *PAPER_TABLES])}"
+        )
+    file = ROOT / (name if scale == "full" else f"{name}-{scale}") / "study.yaml"
+    if not file.is_file():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        title = PAPER_TABLES[name].title + ("" if scale == "full" else f", at {scale} size")
+        values = {"title": title, "table": name, "scale": scale, "seeds": seeds}
+        file.write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    return file

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from vitlet.errors import VitletError, first_line
+from vitlet.errors import VitletError, first_line, require_extra
 from vitlet.experiments.studies.definition import Cell
-from vitlet.experiments.studies.scheduler import Place
+from vitlet.experiments.studies.scheduler import StudyPaths
 
 
 class RayEngine:
     """Starts cells as Ray tasks; runs and data need to lie on storage that all nodes see.
 
     Args:
-        place: the study's files.
+        paths: the study's files.
         address: of the cluster; None: the one this machine belongs to, or a new one on this machine.
         processes: cells at once; None: one per core of the cluster.
     """
 
-    def __init__(self, place: Place, *, address: str | None = None, processes: int | None = None) -> None:
-        try:
-            ray: Any = import_module("ray")
-        except ImportError:
-            raise VitletError("--engine ray needs Ray: pip install 'vitlet[ray]'.") from None
-        self.ray = ray
-        self.place = place
+    def __init__(self, paths: StudyPaths, *, address: str | None = None, processes: int | None = None) -> None:
+        self.paths, self.ray = paths, require_extra("ray", "ray", "--engine ray")
+        ray = self.ray
         try:
             local = {"num_cpus": processes} if address is None and processes else {}
             ray.init(address=address, ignore_reinit_error=True, log_to_driver=False, include_dashboard=False, **local)
@@ -38,12 +33,9 @@ class RayEngine:
 
     def start(self, cell: Cell) -> None:
         """Hand a cell to the cluster."""
-        work = (self.place.work / cell.name).absolute()
-        data = self.place.data_dir.absolute() if self.place.data_dir else None
-        task = self._remote.remote(
-            str(self.place.file.absolute()), cell.name, str(self.place.output.absolute()), str(work), data and str(data)
-        )
-        self._tasks[task] = cell
+        folders = {"work": self.paths.work / cell.name, "output": self.paths.output, "data_dir": self.paths.data_dir}
+        places = {name: folder and folder.absolute() for name, folder in folders.items()}
+        self._tasks[self._remote.remote(self.paths.file.absolute(), cell.name, places)] = cell
 
     def ended(self) -> list[tuple[Cell, str | None]]:
         """The cells that have come to an end."""
@@ -66,15 +58,12 @@ class RayEngine:
         self.ray.shutdown()
 
 
-def _run(file: str, name: str, output: str, work: str, data_dir: str | None) -> str | None:
-    """A cell in a worker's process; returns the reason if it failed."""
-    from vitlet.experiments.studies.cell import run_cell
-    from vitlet.experiments.studies.definition import read_study
+def _run(file: Path, name: str, folders: dict[str, Any]) -> str | None:
+    """Run a cell in a worker's process; returns the reason if it failed."""
+    from vitlet.experiments.studies.cell import run_named_cell
 
     try:
-        study = read_study(Path(file))
-        cell = next(cell for cell in study.cells() if cell.name == name)
-        run_cell(study, cell, Path(work), Path(data_dir) if data_dir else None).write(Path(output))
+        run_named_cell(file, name, **folders)
     except Exception as problem:  # whatever it was, it is shown beside the cell
         known = isinstance(problem, VitletError)
         return str(problem) if known else f"{type(problem).__name__}: {first_line(problem)}"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from vitlet.errors import VitletError
 from vitlet.experiments.studies.definition import Cell, Study
-from vitlet.training.files import sync
+from vitlet.training.files import write_atomically
 from vitlet.values import is_number
 
 FORMAT = 1
@@ -40,13 +39,10 @@ class Record:
     test_asked: bool = False
 
     def write(self, folder: Path) -> Path:
-        """The file of this cell below ``folder``, whole or not at all."""
+        """Write the file of this cell below ``folder``, atomically."""
         path = record_path(folder, self.cell)
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n", encoding="utf-8")
-        sync(temporary)
-        temporary.replace(path)
+        write_atomically(path, json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n")
         return path
 
 
@@ -73,27 +69,23 @@ def read_record(path: Path) -> Record:
         found["cell"] = Cell(**found["cell"])
         found["val_curve"] = tuple(found["val_curve"])
         record = Record(**found)
-        _check(record)
+        if wrong := _wrong(record):
+            raise ValueError(f"{wrong} is {getattr(record, wrong)!r}")
         return record
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
         raise VitletError(f"{path} is not the result of a cell: {problem}. Remove it to run the cell again.") from None
 
 
-def _check(record: Record) -> None:
-    """Refuse values of other kinds than a cell writes."""
-    for name in ("val_best", "test_best", "test_last", "cpu_seconds", "best_epoch", "train_images", "test_images"):
-        value = getattr(record, name)
-        if not is_number(value) and (value is not None or name in ("best_epoch", "train_images", "test_images")):
-            raise ValueError(f"{name} is {value!r}")
-    for name in ("settings", "tasks", "made_by"):
-        if not isinstance(getattr(record, name), dict):
-            raise ValueError(f"{name} is {getattr(record, name)!r}")
-    for value in record.val_curve:
-        if not is_number(value):
-            raise ValueError(f"val_curve holds {value!r}")
-    for name, value in record.made_by.items():
-        if not isinstance(value, str):
-            raise ValueError(f"{name} is {value!r}")
+def _wrong(record: Record) -> str | None:
+    """The name of a value of another kind than a cell writes."""
+    found = vars(record)
+    optional = [name for name in ("val_best", "test_best", "test_last", "cpu_seconds") if found[name] is not None]
+    wrong = [name for name in ("settings", "tasks", "made_by") if not isinstance(found[name], dict)]
+    wrong += [name for name in ("best_epoch", "train_images", "test_images", *optional) if not is_number(found[name])]
+    wrong += ["val_curve"] if not all(map(is_number, record.val_curve)) else []
+    if not wrong and not all(isinstance(value, str) for value in record.made_by.values()):
+        return "made_by"
+    return wrong[0] if wrong else None
 
 
 def finished_cells(study: Study, folder: Path) -> dict[Cell, Record]:
@@ -106,8 +98,8 @@ def finished_cells(study: Study, folder: Path) -> dict[Cell, Record]:
         path = record_path(folder, cell)
         if path.is_file():
             record = read_record(path)
-            differ = list(_differing(record.settings, plain(study.values(cell))))
-            if differ:
+            had, has = record.settings, through_json(study.values(cell))
+            if differ := [key for key in sorted({*had, *has}) if had.get(key) != has.get(key)]:
                 raise VitletError(
                     f"{path} was run with other settings than the study now has: {', '.join(differ)}. Remove the file"
                     " to run the cell again, or give the arm another name."
@@ -117,10 +109,6 @@ def finished_cells(study: Study, folder: Path) -> dict[Cell, Record]:
     return found
 
 
-def plain(values: Any) -> Any:
-    """As JSON would give it back."""
+def through_json(values: Any) -> Any:
+    """The values as JSON gives them back."""
     return json.loads(json.dumps(values))
-
-
-def _differing(had: dict[str, Any], has: dict[str, Any]) -> Iterable[str]:
-    return (key for key in sorted({*had, *has}) if had.get(key) != has.get(key))

@@ -7,6 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from jinja2 import Template
 from rich.console import Console
 from rich.table import Table
 
@@ -15,8 +16,6 @@ from vitlet.experiments.studies.definition import Cell, Study, read_study
 from vitlet.experiments.studies.pictures import draw_curves, draw_gains, draw_sizes
 from vitlet.experiments.studies.records import Record, finished_cells, records_folder
 from vitlet.experiments.studies.statistics import Row, accuracies, summarise
-
-COLUMNS = ("dataset", "model", "arm", "images", "seeds", "best epoch", "last epoch", "gain", "wins", "reaches", "cost")
 
 
 def is_study(path: Path) -> bool:
@@ -39,32 +38,35 @@ def report_study(path: Path, output: Path | None = None) -> list[Path]:
     if folder.is_file() or folder.suffix == ".html":
         raise VitletError(f"the report of a study is a folder of tables and pictures; {folder} is no name for one.")
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name, text in (
-        ("table.md", markdown(study, rows, records)),
-        ("table.csv", comma_separated(rows)),
-        ("table.tex", latex(rows)),
-    ):
-        (folder / name).write_text(text, encoding="utf-8")
-        written.append(folder / name)
-    written.append(draw_gains(study, rows, folder / "gains.png"))
-    written.append(draw_curves(study, records, folder / "curves.png"))
+    tables = {"md": markdown(study, rows, records), "csv": comma_separated(rows), "tex": latex(rows)}
+    for suffix, text in tables.items():
+        (folder / f"table.{suffix}").write_text(text, encoding="utf-8")
+    pictures = [draw_gains(study, rows, folder / "gains.png"), draw_curves(study, records, folder / "curves.png")]
     if len(study.fractions) > 1:
-        written.append(draw_sizes(study, rows, folder / "sizes.png"))
-    return [path for path in written if path.is_file()]
+        pictures.append(draw_sizes(study, rows, folder / "sizes.png"))
+    return [*(folder / f"table.{suffix}" for suffix in tables), *(path for path in pictures if path.is_file())]
 
 
-def cells_of(row: Row, paper: bool) -> list[str]:
-    """A row of a table as text."""
-    texts = [
-        *(row.dataset, row.model, row.arm, f"{row.train_images:,}", str(row.best.count), row.best.shown()),
-        row.last.shown() if row.last else "",
-        row.gain.shown("+") if row.gain else "",
-        f"{row.wins} of {row.gain.count}" if row.gain else "",
-        _reaches(row) if row.gain else "",
-        f"{row.cost:.2f}" if row.cost else "",
+def as_texts(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """The rows as texts by column; the column of published numbers is there where one is."""
+    has_paper = any(row.paper is not None for row in rows)
+    return [
+        {
+            "dataset": row.dataset,
+            "model": row.model,
+            "arm": row.arm,
+            "images": f"{row.train_images:,}",
+            "seeds": str(row.best.count),
+            "best epoch": row.best.shown(),
+            "last epoch": row.last.shown() if row.last else "",
+            "gain": row.gain.shown("+") if row.gain else "",
+            "wins": f"{row.wins} of {row.gain.count}" if row.gain else "",
+            "reaches": _reaches(row) if row.gain else "",
+            "cost": f"{row.cost:.2f}" if row.cost else "",
+            **({"paper": "" if row.paper is None else f"{row.paper:g}"} if has_paper else {}),
+        }
+        for row in rows
     ]
-    return [*texts, "" if row.paper is None else f"{row.paper:g}"] if paper else texts
 
 
 def _reaches(row: Row) -> str:
@@ -85,40 +87,27 @@ def which_numbers(study: Study, records: Mapping[Cell, Record]) -> str:
 
 def print_rows(rows: Sequence[Row]) -> None:
     """The table on the screen."""
-    paper = any(row.paper is not None for row in rows)
-    table = Table(*COLUMNS, *(("paper",) if paper else ()), box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for row in rows:
-        table.add_row(*cells_of(row, paper))
+    texts = as_texts(rows)
+    table = Table(*(texts[0] if texts else ()), box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for each in texts:
+        table.add_row(*each.values())
     Console(width=max(Console().width, 140)).print(table)
 
 
 def markdown(study: Study, rows: Sequence[Row], records: Mapping[Cell, Record]) -> str:
-    """The table with what is needed to read it."""
-    paper = any(row.paper is not None for row in rows)
-    columns = [*COLUMNS, *(("paper",) if paper else ())]
-    total = sum(1 for _ in study.cells())
-    made = sorted({f"{r.made_by.get('processor', '')}, torch {r.made_by.get('torch', '')}" for r in records.values()})
-    dates = sorted(record.made_by.get("date", "") for record in records.values())
-    lines = [
-        f"# {study.title}",
-        "",
-        f"`vitlet study {study.name}`, {len(records)} of {total} cells; {dates[0]} to {dates[-1]}; {'; '.join(made)}.",
-        "",
-        f"{which_numbers(study, records)}: mean and 95 % interval over seeds (Student's), at the epoch that is best on"
-        f" the validation images and at the last one. gain: paired difference to `{study.baseline}` of the same seed"
-        " and split, in points; bold where its interval excludes zero. reaches: first epoch whose validation accuracy"
-        " is the baseline's last one, mean over the seeds that reach it, with their number where some never do. cost:"
-        " CPU time of the run over the baseline's.",
-        "",
-        "| " + " | ".join(columns) + " |",
-        "|" + "---|" * len(columns),
-    ]
-    for row in rows:
-        texts = cells_of(row, paper)
+    """The table with what is needed to read it, by the template ``table.md.jinja``."""
+    made_by = [record.made_by for record in records.values()]
+    made = sorted({f"{each.get('processor', '')}, torch {each.get('torch', '')}" for each in made_by})
+    dates = sorted(each.get("date", "") for each in made_by)
+    texts = as_texts(rows)
+    for row, each in zip(rows, texts, strict=True):
         if row.gain is not None and row.gain.excludes_zero:
-            texts[7] = f"**{texts[7]}**"
-        lines.append("| " + " | ".join(texts) + " |")
-    return "\n".join([*lines, ""])
+            each["gain"] = f"**{each['gain']}**"
+    template: Template = Template(
+        Path(__file__).with_name("table.md.jinja").read_text(encoding="utf-8"), trim_blocks=True
+    )
+    what, total = which_numbers(study, records), sum(1 for _ in study.cells())
+    return template.render(study=study, records=records, what=what, total=total, made=made, dates=dates, texts=texts)
 
 
 def comma_separated(rows: Sequence[Row]) -> str:
@@ -128,21 +117,18 @@ def comma_separated(rows: Sequence[Row]) -> str:
     names = ("best", "best_half", "last", "gain", "gain_half", "wins", "epochs_to_baseline", "reached", "cost", "paper")
     writer.writerow(["dataset", "model", "arm", "fraction", "train_images", "seeds", *names])
     for row in rows:
-        gain, last = row.gain, row.last
-        of_gain = (None, None) if gain is None else (gain.mean, gain.half)
-        numbers = (row.best.mean, row.best.half, None if last is None else last.mean, *of_gain)
-        more = (row.wins, row.epochs_to_baseline, row.reached, row.cost, row.paper)
-        place = [row.dataset, row.model, row.arm, row.fraction, row.train_images, row.best.count]
-        writer.writerow([*place, *("" if value is None else round(value, 4) for value in (*numbers, *more))])
+        last = row.last.mean if row.last else None
+        gain = (row.gain.mean, row.gain.half) if row.gain else (None, None)
+        numbers = (row.best.mean, row.best.half, last, *gain, row.wins, row.epochs_to_baseline, row.reached)
+        shown = ("" if value is None else round(value, 4) for value in (*numbers, row.cost, row.paper))
+        writer.writerow([row.dataset, row.model, row.arm, row.fraction, row.train_images, row.best.count, *shown])
     return text.getvalue()
 
 
 def latex(rows: Sequence[Row]) -> str:
     """For a paper; needs the package booktabs."""
     lines = [r"\begin{tabular}{lllrrr}", r"\toprule", r"dataset & model & arm & top-1 & gain & wins \\", r"\midrule"]
-    for row in rows:
-        texts = cells_of(row, False)
-        shown = (texts[0], texts[1], texts[2], texts[5], texts[7], texts[8])
-        escaped = [text.replace("_", r"\_").replace("±", r"$\pm$").replace("%", r"\%") for text in shown]
-        lines.append(" & ".join(escaped) + r" \\")
+    for texts in as_texts(rows):
+        shown = " & ".join(texts[column] for column in ("dataset", "model", "arm", "best epoch", "gain", "wins"))
+        lines.append(shown.replace("_", r"\_").replace("±", r"$\pm$").replace("%", r"\%") + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])

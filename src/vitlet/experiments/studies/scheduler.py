@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from statistics import fmean
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
@@ -20,12 +21,15 @@ from vitlet.experiments.studies.definition import Cell, Study
 from vitlet.experiments.studies.records import record_path
 from vitlet.training.signals import LAUNCHER, Interrupts
 
+if TYPE_CHECKING:
+    from vitlet.experiments.studies.ray_engine import RayEngine
+
 POLL = 0.5
 """Seconds between two looks at the processes."""
 
 
 @dataclass(frozen=True)
-class Place:
+class StudyPaths:
     """Where a study's files are.
 
     Attributes:
@@ -46,29 +50,37 @@ class Place:
         words = [str(self.file), cell.name, "--output", str(self.output), "--work", str(self.work / cell.name)]
         return [sys.executable, "-m", "vitlet.experiments.studies.cell", *words, *data]
 
+    def log(self, cell: Cell) -> Path:
+        """The file of what a cell printed."""
+        return self.work / cell.name / "log.txt"
+
+    def failure(self, cell: Cell, code: int) -> str | None:
+        """Why a cell failed, from what it printed; None if it did not."""
+        if code == 0 and record_path(self.output, cell).is_file():
+            return None
+        lines = self.log(cell).read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no output"]
+        said = next((line for line in reversed(lines) if line.startswith("vitlet: ")), lines[-1])
+        return f"{said.removeprefix('vitlet: ')} (exit code {code}; see {self.log(cell)})"
+
 
 @contextmanager
 def alone(work: Path) -> Iterator[None]:
     """Hold the folder of a study's runs: what two commands ran there at once would be run twice, or fail."""
     try:
         work.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise VitletError(f"{work} cannot be the folder of the runs: {problem.strerror}. Change --work.") from problem
-    lock = FileLock(work / ".lock", timeout=0)
-    try:
-        lock.acquire()
+        lock = FileLock(work / ".lock", timeout=0).acquire()
     except Timeout:
         raise VitletError(
             f"another `vitlet study` is at work in {work}: wait until it ends, or stop it, then repeat the command."
         ) from None
-    try:
+    except OSError as problem:
+        raise VitletError(f"{work} cannot be the folder of the runs: {problem.strerror}. Change --work.") from problem
+    with lock:
         yield
-    finally:
-        lock.release()
 
 
 @dataclass
-class Progress:
+class StudyProgress:
     """What is known of the cells at a moment."""
 
     todo: list[Cell]
@@ -80,45 +92,27 @@ class Progress:
 
     def left(self, now: float, shares: dict[Cell, float]) -> float | None:
         """Seconds until the end, by the time that cells have taken so far; None while nothing is known."""
-        known = list(self.seconds)
-        known += [(now - start) / shares[cell] for cell, start in self.running.items() if shares.get(cell, 0) > 0.1]
-        if not known:
-            return None
-        each = sum(known) / len(known)
+        running = [(now - start) / shares[cell] for cell, start in self.running.items() if shares.get(cell, 0) > 0.1]
         open_cells = len(self.todo) + sum(1 - shares.get(cell, 0) for cell in self.running)
-        return each * open_cells / self.slots
-
-
-class Engine(Protocol):
-    """Starts cells, somewhere."""
-
-    slots: int
-
-    def start(self, cell: Cell) -> None:
-        """Begin a cell."""
-
-    def ended(self) -> list[tuple[Cell, str | None]]:
-        """The cells that have come to an end since, each with the reason if it failed."""
-
-    def stop(self) -> None:
-        """End what is running, each run saved."""
+        known = [*self.seconds, *running]
+        return fmean(known) * open_cells / self.slots if known else None
 
 
 class LocalEngine:
-    """Processes on this machine, one thread each."""
+    """Starts cells as processes on this machine, one thread each; `RayEngine` does the same on a cluster."""
 
-    def __init__(self, place: Place, slots: int) -> None:
-        self.place, self.slots = place, slots
+    def __init__(self, paths: StudyPaths, slots: int) -> None:
+        self.paths, self.slots = paths, slots
         self.processes: dict[Cell, subprocess.Popen[bytes]] = {}
 
     def start(self, cell: Cell) -> None:
         """Begin a cell; its output goes into its folder."""
-        log = log_path(self.place.work, cell)
+        log = self.paths.log(cell)
         log.parent.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, "OMP_NUM_THREADS": "1", LAUNCHER: str(os.getpid())}
         with log.open("wb") as file:
             self.processes[cell] = subprocess.Popen(
-                self.place.command(cell),
+                self.paths.command(cell),
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -127,13 +121,9 @@ class LocalEngine:
             )
 
     def ended(self) -> list[tuple[Cell, str | None]]:
-        """The cells whose processes are gone."""
-        found = []
-        for cell, process in list(self.processes.items()):
-            if process.poll() is not None:
-                del self.processes[cell]
-                found.append((cell, reason(self.place, cell, process.returncode)))
-        return found
+        """The cells that have come to an end since, each with the reason if it failed."""
+        gone = {cell: process for cell, process in self.processes.items() if process.poll() is not None}
+        return [(cell, self.paths.failure(cell, self.processes.pop(cell).returncode)) for cell in gone]
 
     def stop(self) -> None:
         """Ask every process to save and end; wait for that."""
@@ -143,23 +133,11 @@ class LocalEngine:
             process.wait()
 
 
-def log_path(work: Path, cell: Cell) -> Path:
-    """What a cell printed."""
-    return work / cell.name / "log.txt"
-
-
-def reason(place: Place, cell: Cell, code: int) -> str | None:
-    """Why a cell failed, from what it printed; None if it did not."""
-    if code == 0 and record_path(place.output, cell).is_file():
-        return None
-    lines = log_path(place.work, cell).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    said = next((line for line in reversed(lines) if line.startswith("vitlet: ")), lines[-1] if lines else "no output")
-    return f"{said.removeprefix('vitlet: ')} (exit code {code}; see {log_path(place.work, cell)})"
-
-
-def run_study(study: Study, cells: Sequence[Cell], engine: Engine, show: Callable[[Progress], None]) -> Progress:
+def run_study(
+    study: Study, cells: Sequence[Cell], engine: LocalEngine | RayEngine, show: Callable[[StudyProgress], None]
+) -> StudyProgress:
     """Run these cells; a failed one does not stop the rest. Interrupted, all that run save and end."""
-    progress = Progress(list(cells), slots=engine.slots)
+    progress = StudyProgress(list(cells), slots=engine.slots)
     with Interrupts() as interrupts:
         while progress.todo or progress.running:
             while progress.todo and len(progress.running) < engine.slots:

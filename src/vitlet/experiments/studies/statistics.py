@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
+from statistics import fmean
 
 from vitlet.experiments.studies.definition import Cell, Study
 from vitlet.experiments.studies.records import Record
@@ -83,56 +84,46 @@ def accuracies(study: Study, records: Mapping[Cell, Record]) -> tuple[str, dict[
 def summarise(study: Study, records: Mapping[Cell, Record]) -> list[Row]:
     """A row for every arm that has a number, in the study's order; pairs are seeds that both arms have."""
     _, numbers = accuracies(study, records)
+    found = {cell: (number, records[cell]) for cell, number in numbers.items()}
     rows = []
-    for dataset in study.datasets:
-        for model in study.models:
-            for fraction in study.fractions:
-                arms = {
-                    arm: {
-                        seed: (numbers[cell], records[cell])
-                        for seed in study.seeds
-                        if (cell := Cell(dataset, model, arm, fraction, seed)) in numbers
-                    }
-                    for arm in study.arms
-                }
-                rows += [
-                    _row(study, (dataset, model, fraction, arm), of_arm, arms.get(study.baseline, {}))
-                    for arm, of_arm in arms.items()
-                    if of_arm
-                ]
+    for dataset, model, fraction, arm in product(study.datasets, study.models, study.fractions, study.arms):
+        own = [Cell(dataset, model, arm, fraction, seed) for seed in study.seeds]
+        pairs = [(found[cell], found.get(replace(cell, arm=study.baseline))) for cell in own if cell in found]
+        if pairs:
+            rows.append(_row(study, own[0], pairs))
     return rows
 
 
-def _row(
-    study: Study,
-    place: tuple[str, str, float, str],
-    of_arm: Mapping[int, tuple[float, Record]],
-    baseline: Mapping[int, tuple[float, Record]],
-) -> Row:
-    dataset, model, fraction, arm = place
-    gains = [number - baseline[seed][0] for seed, (number, _) in of_arm.items() if seed in baseline]
-    pairs = [(record, baseline[seed][1]) for seed, (_, record) in of_arm.items() if seed in baseline]
-    is_baseline = arm == study.baseline
-    epochs = [first_reaching(own.val_curve, other.val_curve) for own, other in pairs if other.val_curve]
+Found = tuple[float, Record]
+"""The accuracy of a cell, and its record."""
+
+
+def _row(study: Study, cell: Cell, found: Sequence[tuple[Found, Found | None]]) -> Row:
+    """The row of a cell's place from every seed's own number and the baseline's, where there is one."""
+    pairs = [(own, other) for own, other in found if other is not None]
+    records = [(own, other) for (_, own), (_, other) in pairs]
+    gains = [number - other for (number, _), (other, _) in pairs]
+    is_baseline = cell.arm == study.baseline
+    epochs = [first_reaching(own.val_curve, other.val_curve) for own, other in records if other.val_curve]
     reached = [epoch for epoch in epochs if epoch is not None]
-    last = [record.test_last for _, record in of_arm.values() if study.test and record.test_last is not None]
-    costs = [own.cpu_seconds / other.cpu_seconds for own, other in pairs if own.cpu_seconds and other.cpu_seconds]
-    _, some = next(iter(of_arm.values()))
+    last = [record.test_last for (_, record), _ in found if study.test and record.test_last is not None]
+    costs = [own.cpu_seconds / other.cpu_seconds for own, other in records if own.cpu_seconds and other.cpu_seconds]
+    some = found[0][0][1]
     return Row(
-        dataset=dataset,
-        model=model,
-        fraction=fraction,
-        arm=arm,
-        best=Estimate.of([number for number, _ in of_arm.values()]),
+        dataset=cell.dataset,
+        model=cell.model,
+        fraction=cell.fraction,
+        arm=cell.arm,
+        best=Estimate.of([number for (number, _), _ in found]),
         last=Estimate.of(last) if last else None,
         gain=Estimate.of(gains) if gains and not is_baseline else None,
         wins=sum(gain > 0 for gain in gains),
         epochs=len(some.val_curve),
-        epochs_to_baseline=statistics.fmean(reached) if reached else None,
+        epochs_to_baseline=fmean(reached) if reached else None,
         reached=len(reached),
         raced=len(epochs),
-        cost=statistics.fmean(costs) if costs and not is_baseline else None,
-        paper=study.paper(dataset, model, arm),
+        cost=fmean(costs) if costs and not is_baseline else None,
+        paper=study.paper(cell),
         train_images=some.train_images,
     )
 

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitlet.data.trees import SUFFIXES
+from vitlet.data.decode import IMAGE_SUFFIXES
 from vitlet.errors import VitletError, first_line
 from vitlet.transfer.common.files import upright_size
 
@@ -128,7 +128,7 @@ def _pairs(data: Path, patterns: Iterable[str]) -> list[MaskedImage]:
 def _matched(images: Path, masks: Path) -> list[MaskedImage]:
     """Images with the masks of the same name; one without the other is refused."""
     pictures, found = (
-        {path.stem: path for path in sorted(folder.iterdir()) if path.suffix.lower() in SUFFIXES}
+        {path.stem: path for path in sorted(folder.iterdir()) if path.suffix.lower() in IMAGE_SUFFIXES}
         for folder in (images, masks)
     )
     alone = [one[stem] for one, other in ((pictures, found), (found, pictures)) for stem in one if stem not in other]
