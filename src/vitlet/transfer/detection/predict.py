@@ -11,10 +11,11 @@ from torch import Tensor
 
 from vitlet.data.decode import read_image
 from vitlet.errors import VitletError
+from vitlet.pictures import beside, free_name, make_folder
+from vitlet.pictures.pixels import as_pixels, colour, with_boxes, with_mask
 from vitlet.training.classifier import find_device
 from vitlet.transfer.common.exported import read_exported
 from vitlet.transfer.common.objective import Network
-from vitlet.transfer.common.pictures import as_pixels, beside, colour, free_name, make_folder, with_boxes, with_mask
 from vitlet.transfer.common.pyramid import Levels
 from vitlet.transfer.detection.coco import CocoSplit, open_coco
 from vitlet.transfer.detection.job import detect, evaluate_detector, make_head, make_resizing, with_validation
@@ -83,7 +84,7 @@ class Detector:
             found = detect(self.network, self.resizing, path)
             sure = found["scores"] >= score
             found = {key: value[sure].cpu() for key, value in found.items()}
-            picture = free_name(folder, path, taken)
+            picture = free_name(folder / f"{path.stem}.png", taken)
             self._draw(read_image(path, 3), found).save(picture)
             answers.append({"image": str(path), "picture": str(picture), "objects": self._objects(found)})
         return answers

@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 from torch import Tensor
 
 from vitlet.data.decode import read_image
 from vitlet.data.preprocess import Preprocess
 from vitlet.errors import VitletError
+from vitlet.pictures import beside, free_name, make_folder
+from vitlet.pictures.pixels import as_pixels, colour, with_legend, with_mask
 from vitlet.training.classifier import find_device
 from vitlet.transfer.common.exported import read_exported
 from vitlet.transfer.common.objective import Network
-from vitlet.transfer.common.pictures import as_pixels, beside, colour, free_name, make_folder, printable, with_mask
 from vitlet.transfer.common.pyramid import Levels
 from vitlet.transfer.segmentation.job import Segmenting, evaluate_segmenter, make_head, make_segmenting, with_validation
 from vitlet.transfer.segmentation.masks import open_masks
@@ -73,8 +74,8 @@ class Segmenter:
         for path in paths:
             pixels = read_image(path, 3)
             answer = self.segmenting(self.network, pixels).argmax(0).cpu()
-            picture = free_name(folder, path, taken)
-            mask = free_name(folder, path.with_name(f"{picture.stem}-mask.png"), taken)
+            picture = free_name(folder / f"{path.stem}.png", taken)
+            mask = free_name(folder / f"{picture.stem}-mask.png", taken)
             self._draw(pixels, answer).save(picture)
             _save_mask(answer, len(self.classes), mask)
             present = torch.bincount(answer.flatten(), minlength=len(self.classes)) / answer.numel()
@@ -84,22 +85,10 @@ class Segmenter:
 
     def _draw(self, pixels: Tensor, answer: Tensor) -> Image.Image:
         """The classes tinted over the image, their names below it."""
-        tinted = as_pixels(pixels)
-        present = sorted(set(answer.flatten().tolist()))
+        tinted, present = as_pixels(pixels), sorted(set(answer.flatten().tolist()))
         for index in present:
             tinted = with_mask(tinted, answer == index, colour(index))
-        size = max(11, min(pixels.shape[1:]) // 25)
-        font = ImageFont.load_default(size)
-        columns = max(1, pixels.shape[2] // (12 * size))
-        rows = -(-len(present) // columns)
-        picture = Image.new("RGB", (pixels.shape[2], pixels.shape[1] + rows * (size + 6) + 4), "white")
-        picture.paste(Image.fromarray(tinted), (0, 0))
-        draw = ImageDraw.Draw(picture)
-        for place, index in enumerate(present):
-            x, y = place % columns * (picture.width // columns) + 3, pixels.shape[1] + place // columns * (size + 6) + 3
-            draw.rectangle((x, y, x + size, y + size), fill=colour(index))
-            draw.text((x + size + 4, y), printable(self.classes[index]), fill="black", font=font)
-        return picture
+        return with_legend(tinted, [self.classes[index] for index in present], [colour(index) for index in present])
 
 
 def _save_mask(answer: Tensor, classes: int, path: Path) -> None:
