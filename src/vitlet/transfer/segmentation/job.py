@@ -30,7 +30,7 @@ from vitlet.transfer.common.objective import Network, TransferObjective
 from vitlet.transfer.common.pyramid import Levels, pad_to, padded_size
 from vitlet.transfer.common.settings import numbers
 from vitlet.transfer.segmentation.masks import MaskedData, MaskedSplit, open_masks
-from vitlet.transfer.segmentation.metrics import SegmentationScores, confusion, scores
+from vitlet.transfer.segmentation.metrics import SegmentationScores, pixel_confusion, scores
 from vitlet.transfer.segmentation.samples import SegmentationSamples, collate, make_cropping, scaled_size
 from vitlet.transfer.segmentation.settings import SegmentConfig
 from vitlet.transfer.segmentation.upernet import SegmentationHead
@@ -193,5 +193,5 @@ def evaluate_segmenter(
     for index in shared_out(len(split.pairs), world, between):
         pair = split.pairs[index]
         answer = segmenting(network, read_image(pair.image, 3)).argmax(0).cpu()
-        matrix += confusion(answer, data.read(pair), classes)
+        matrix += pixel_confusion(answer, data.read(pair), classes)
     return scores(world.sums(matrix), len(split.pairs))
