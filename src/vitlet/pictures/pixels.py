@@ -133,9 +133,8 @@ def crossed_out(side: int) -> Image.Image:
     return square
 
 
-def data_uri(picture: Image.Image, **options: Any) -> str:
-    """A picture as an address that holds it, for pages; WebP unless ``options`` of Pillow's ``save`` say otherwise."""
-    options = {"format": "WEBP", "quality": 82} | options
+def data_uri(picture: Image.Image, form: str = "WEBP", *, lossless: bool = False) -> str:
+    """A picture as an address that holds it, for pages."""
     content = io.BytesIO()
-    picture.save(content, **options)
-    return f"data:image/{options['format'].lower()};base64,{base64.b64encode(content.getvalue()).decode('ascii')}"
+    picture.save(content, form, **({"quality": 82, "lossless": lossless} if form == "WEBP" else {}))
+    return f"data:image/{form.lower()};base64,{base64.b64encode(content.getvalue()).decode('ascii')}"

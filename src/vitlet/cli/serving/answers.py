@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import time
 import warnings
@@ -19,6 +18,7 @@ from vitlet.data.decode import decode_image
 from vitlet.errors import VitletError, first_line
 from vitlet.inference.exported import is_export
 from vitlet.inference.predict import Predictor, most_likely
+from vitlet.pictures.pixels import data_uri
 from vitlet.tasks.task import Places
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
@@ -150,10 +150,8 @@ def _maps(found: Explanation) -> dict[str, Any]:
         maps["attention"] = _rows(found.received[-1].mean(0))
     if found.places is not None:
         maps["places"] = _places(found.places)
-    picture = io.BytesIO()
-    Image.fromarray((found.pixels * 255).round().astype("uint8")).save(picture, format="PNG")
-    seen = "data:image/png;base64," + base64.b64encode(picture.getvalue()).decode("ascii")
-    return {"seen": seen, "maps": maps, "left_out": list(found.left_out)}
+    seen = Image.fromarray((found.pixels * 255).round().astype("uint8"))
+    return {"seen": data_uri(seen, "PNG"), "maps": maps, "left_out": list(found.left_out)}
 
 
 def _rows(values: Tensor) -> list[list[float]]:
