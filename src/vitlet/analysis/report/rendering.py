@@ -46,7 +46,7 @@ def number(value: float | None, form: str = ".1f", missing: str = "–") -> Numb
     return Number(value, missing if value is None else format(value, form))
 
 
-def readable(value: Any) -> Any:
+def legible(value: Any) -> Any:
     """Text whose signs can all be shown: bytes of file names that are no text, and control signs, are replaced."""
     if hasattr(value, "__html__"):  # markup of ours, whose text went through here
         return value
@@ -59,7 +59,7 @@ def _templates() -> Environment:
     return Environment(
         loader=PackageLoader("vitlet.analysis.report"),
         autoescape=True,
-        finalize=readable,
+        finalize=legible,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

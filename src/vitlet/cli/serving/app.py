@@ -78,9 +78,13 @@ class Application:
 
     def __init__(self, limits: Limits, names: set[str]) -> None:
         self.limits, self.names = limits, names
-        described = partial(_described, limits)
-        routes = [Route(path, partial(_file, *file)) for path, file in PAGE.items()]
-        routes += [Route("/api/runs", self._runs), Route("/openapi.json", described), Route("/healthz", _health)]
+        plain: dict[str, Callable[[], Response]] = {
+            **{path: partial(_file, *file) for path, file in PAGE.items()},
+            "/api/runs": lambda: Json(self.service.about()),
+            "/openapi.json": lambda: Json(openapi(limits)),
+            "/healthz": lambda: Json({"status": "ok"}),
+        }
+        routes = [Route(path, partial(_constant, make)) for path, make in plain.items()]
         routes += [Route("/api/predict", self._predict, methods=["POST"])]
         for route in routes:
             assert route.methods is not None
@@ -142,9 +146,6 @@ class Application:
             return _error(403, "requests from pages of other sites are refused.")
         return None
 
-    async def _runs(self, request: Request) -> Response:
-        return Json(self.service.about())
-
     async def _predict(self, request: Request) -> Response:
         wanted = _query(request.scope["query_string"].decode("latin-1"))
         self._check_length(request.headers)
@@ -181,16 +182,12 @@ class Application:
             raise RefusedError(400, "there is no image in the request.")
 
 
-async def _file(name: str, kind: str, request: Request) -> Response:
+async def _constant(make: Callable[[], Response], request: Request) -> Response:
+    return make()
+
+
+def _file(name: str, kind: str) -> Response:
     return Response((files("vitlet.cli.serving") / name).read_bytes(), media_type=kind)
-
-
-async def _described(limits: Limits, request: Request) -> Response:
-    return Json(openapi(limits))
-
-
-async def _health(request: Request) -> Response:
-    return Json({"status": "ok"})
 
 
 def openapi(limits: Limits) -> dict[str, Any]:
