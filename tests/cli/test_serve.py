@@ -383,3 +383,9 @@ def test_who_waits_too_long_is_sent_away(service: Service, image: Path, monkeypa
     first.join()
     assert found == [200]
     assert server.stop()
+
+
+def test_without_the_extra(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["serve", "any", "--port", "0"]) == 2
+    assert "vitlet serve needs uvicorn: pip install 'vitlet[serve]'." in capsys.readouterr().err

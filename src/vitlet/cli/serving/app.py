@@ -159,7 +159,8 @@ class Application:
     async def _work(self, turn: asyncio.Semaphore, function: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
         """Run a function in a thread once its turn has come; who waits too long is sent away."""
         try:
-            await asyncio.wait_for(turn.acquire(), self.limits.answer_seconds)
+            async with asyncio.timeout(self.limits.answer_seconds):
+                await turn.acquire()
         except TimeoutError:
             raise RefusedError(503, "others are being answered; try again in a moment.") from None
         try:
