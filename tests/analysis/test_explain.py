@@ -15,11 +15,11 @@ from builders.digits import write_digits
 from builders.hostile import train_quickly
 from vitlet.analysis.class_map import class_map
 from vitlet.analysis.explain import Explainer
-from vitlet.analysis.explain_pictures import free_name
 from vitlet.analysis.task_heads import Locator
 from vitlet.backbones import TimmBackbone
 from vitlet.cli import main
 from vitlet.errors import VitletError
+from vitlet.pictures import free_name
 from vitlet.tasks.drloc import DRLoc
 from vitlet.tasks.position import Position
 from vitlet.tokens.features import Features, Grid, GridShape, Shapes
@@ -175,12 +175,12 @@ def test_heads_are_those_of_the_checkpoint(run: Path, tmp_path: Path) -> None:
 
 def test_pictures_of_a_pretrained_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = str(next((run.parent / "data").rglob("*.png")))
-    words = ["explain", str(run.with_name("pretrained")), "--images", image, "--output", str(tmp_path / "out")]
-    assert main(words) == 0
+    distance = shutil.copy(image, tmp_path / "distance.png")  # the name of the picture of distances
+    words = ["explain", str(run.with_name("pretrained")), "--images", image, str(distance)]
+    assert main([*words, "--output", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
     assert "left out: " in printed
     assert "has no classifier" in printed
     first = tmp_path / "out" / f"{Path(image).stem}.png"
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {first.name, "distance.png"}
-    assert free_name(first, [first]).name == f"{first.stem}-2.png"  # images of one name from two folders
-    assert free_name(tmp_path / "distance.png", []).name == "distance-2.png"
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {first.name, "distance.png", "distance-2.png"}
+    assert free_name(first, {first}).name == f"{first.stem}-2.png"  # images of one name from two folders

@@ -15,8 +15,8 @@ from filelock import FileLock
 from builders.digits import write_digits
 from builders.hostile import CLASSES, FILE, train_hostile, train_quickly
 from vitlet.analysis.report.charts import Series, line_chart, ticks
-from vitlet.analysis.report.markup import escaped, tag
 from vitlet.analysis.report.record import chosen_settings, read_run, run_names
+from vitlet.analysis.report.rendering import Number, render
 from vitlet.cli import main
 from vitlet.statistics import calibration, confusion, paired_difference, student, wilson
 
@@ -110,9 +110,13 @@ def test_charts_pass_over_what_is_not_a_number() -> None:
 
 
 def test_escaped() -> None:
-    assert escaped('<a href="x">\'&') == "&lt;a href=&quot;x&quot;&gt;&#x27;&amp;"
-    assert escaped("bytes \udcff, bell \a, turned \u202e") == "bytes ?, bell \ufffd, turned \ufffd"
-    assert tag("p", tag("b", "<"), "<", title='"') == '<p title="&quot;"><b>&lt;</b>&lt;</p>'
+    def cells(*row: object) -> str:
+        return render("table.html", data={"table": {"head": ["a"] * len(row), "rows": [row]}, "lines": ()})
+
+    found = cells('<a href="x">\'&', Number(1.5, "<b>", "<i>"))
+    assert "<td><bdi>&lt;a href=&#34;x&#34;&gt;&#39;&amp;</bdi></td>" in found
+    assert '<td class="number" data-sort="1.5">&lt;b&gt; <span class="small">&lt;i&gt;</span></td>' in found
+    assert "bytes ?, bell \ufffd, turned \ufffd" in cells("bytes \udcff, bell \a, turned \u202e")
 
 
 def test_two_runs_side_by_side(runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,8 @@ import io
 import json
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -35,12 +37,9 @@ def service(small_runs: list[Path]) -> Service:
 @pytest.fixture
 def server(service: Service) -> Iterator[Server]:
     made = Server("127.0.0.1", 0, LIMITS)
-    made.service = service
-    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
+    made.start(service)
     yield made
     made.stop()
-    thread.join()
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def image(shared_folder: Path) -> Path:
 def ask(
     server: Server, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
 ) -> tuple[int, Any, dict[str, str]]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
     connection.request(method, path, body, headers or {})
     answer = connection.getresponse()
     content = answer.read()
@@ -117,7 +116,7 @@ def pixels(width: int, height: int, form: str = "PNG") -> bytes:
 
 def test_what_is_refused(server: Server, image: Path) -> None:
     good = image.read_bytes()
-    here = f"127.0.0.1:{server.server_port}"
+    here = f"127.0.0.1:{server.port}"
     cases: list[tuple[str, str, bytes | None, dict[str, str], int]] = [
         ("POST", "/api/predict", b"hello", {}, 415),
         ("POST", "/api/predict", pixels(20, 20, "PPM"), {}, 415),
@@ -147,12 +146,12 @@ def test_what_is_refused(server: Server, image: Path) -> None:
         ("DELETE", "/elsewhere", None, {}, 404),
         ("BREW", "/", None, {}, 501),
         ("GET", "/", None, {"Host": "evil.example"}, 403),
-        ("GET", "/", None, {"Host": f"evil.example:{server.server_port}"}, 403),
+        ("GET", "/", None, {"Host": f"evil.example:{server.port}"}, 403),
         ("POST", "/api/predict", good, {"Origin": "http://evil.example"}, 403),
         ("POST", "/api/predict", good, {"Origin": "null"}, 403),
         ("POST", "/api/predict", good, {"Sec-Fetch-Site": "cross-site"}, 403),
         ("POST", "/api/predict", good, {"Origin": f"http://{here}"}, 200),
-        ("POST", "/api/predict", good, {"Host": f"localhost:{server.server_port}"}, 200),
+        ("POST", "/api/predict", good, {"Host": f"localhost:{server.port}"}, 200),
     ]
     for method, path, body, headers, wanted in cases:
         status, answer, _ = ask(server, method, path, body, headers)
@@ -168,7 +167,7 @@ def test_what_is_refused(server: Server, image: Path) -> None:
 
 
 def raw(server: Server, sent: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
         connection.sendall(sent)
         received = b""
         while True:
@@ -184,10 +183,10 @@ def raw(server: Server, sent: bytes) -> bytes:
 def test_nobody_holds_a_connection_for_ever(server: Server) -> None:
     started = time.monotonic()
     assert raw(server, b"GET / HTTP/1.1\r\nHost: ") == b""  # no end of the headers
-    head = f"POST /api/predict HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\nContent-Length: 1000\r\n\r\n"
+    head = f"POST /api/predict HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nContent-Length: 1000\r\n\r\n"
     assert raw(server, head.encode() + b"half") == b""
     assert 2.5 < time.monotonic() - started < 8
-    drops = [socket.create_connection(("127.0.0.1", server.server_port), timeout=5) for _ in range(LIMITS.connections)]
+    drops = [socket.create_connection(("127.0.0.1", server.port), timeout=5) for _ in range(LIMITS.connections)]
     time.sleep(0.3)
     assert b"503" in raw(server, b"GET / HTTP/1.1\r\n\r\n").split(b"\r\n")[0]
     for each in drops:
@@ -197,30 +196,30 @@ def test_nobody_holds_a_connection_for_ever(server: Server) -> None:
     assert b"Bad request syntax" in raw(server, b"nonsense\x00\r\n\r\n")
 
 
-def test_an_orderly_end(service: Service, image: Path) -> None:
+def test_an_orderly_end(service: Service, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_answer, answer = threading.Event(), service.models[0].answer
+    held = lambda *images, **wanted: may_answer.wait() and answer(*images, **wanted)  # noqa: E731
+    monkeypatch.setattr(service.models[0], "answer", held)
     server = Server("127.0.0.1", 0, LIMITS)
-    server.service = service
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    idle = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    server.start(service)
+    idle = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     idle.request("GET", "/healthz")
     idle.getresponse().read()
     found: list[int] = []
     asker = threading.Thread(target=lambda: found.append(ask(server, "POST", "/api/predict", image.read_bytes())[0]))
-    with service.networks[0].lock:  # the answer cannot be finished yet
-        asker.start()
-        time.sleep(0.3)
-        stopper = threading.Thread(target=server.stop)
-        stopper.start()
-        time.sleep(0.3)
-        assert not found
+    asker.start()
+    time.sleep(0.3)
+    stopper = threading.Thread(target=server.stop)
+    stopper.start()
+    time.sleep(0.3)
+    assert not found  # the answer cannot be finished yet
+    may_answer.set()
     stopper.join()
     asker.join()
-    thread.join()
     assert found == [200]
     idle.close()
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", server.server_port), timeout=1)
+        socket.create_connection(("127.0.0.1", server.port), timeout=1)
 
 
 def test_where_it_listens(capsys: pytest.CaptureFixture[str], small_runs: list[Path]) -> None:
@@ -309,3 +308,84 @@ def test_the_page_in_a_real_browser(browser: Any, small_runs: list[Path], image:
     finally:
         code = bench.stop(server)
     assert code == 0
+
+
+def test_a_refused_upload_is_taken_whole(server: Server) -> None:
+    body = bytes(3_000_000)  # more than fits into the buffers on the way: its sender reads only after it has sent
+    head = f"POST /elsewhere HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nContent-Length: {len(body)}\r\n"
+    answer = raw(server, f"{head}Connection: close\r\n\r\n".encode() + body)
+    assert answer.startswith(b"HTTP/1.1 404")
+    assert b"there is nothing here" in answer
+
+
+def test_an_answer_must_be_taken(service: Service) -> None:
+    limits = Limits(read_seconds=30, write_seconds=0.5)
+    server = Server("127.0.0.1", 0, limits)
+    server.start(service)
+    asked = f"GET /page.js HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode()
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as visitor:
+            visitor.settimeout(0.2)
+            with pytest.raises((TimeoutError, ConnectionError)):  # answers pile up until nothing more is accepted
+                while True:
+                    visitor.sendall(asked * 200)
+            time.sleep(1.5)
+            assert not server.server_state.connections
+    finally:
+        assert server.stop()
+
+
+OUTLASTING = """
+import sys, torch
+from vitlet.cli import main
+from vitlet.cli.serving import answers, limits
+limits.Limits.__init__.__defaults__ = (*limits.Limits.__init__.__defaults__[:-1], 0.3)
+def forever(*_, **__):
+    print("answering", flush=True)
+    values = torch.rand(300, 300)
+    while True:
+        values = (values @ values).softmax(-1)
+answers.ServedModel.answer = forever
+sys.exit(main(["serve", sys.argv[1], "--port", "0"]))
+"""
+
+
+@pytest.mark.heavy
+def test_answers_that_outlast_the_grace_end_with_code_0(small_runs: list[Path], image: Path) -> None:
+    command = [sys.executable, "-c", OUTLASTING, str(small_runs[0])]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    port = next(int(line.split("127.0.0.1:")[1].split("/")[0]) for line in server.stdout if line.startswith("serving"))
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("POST", "/api/predict", image.read_bytes())
+    assert server.stdout.readline() == "answering\n"
+    server.send_signal(signal.SIGTERM)
+    said, complaints = server.communicate(timeout=30)
+    connection.close()
+    assert (server.returncode, complaints) == (0, "")
+    assert said == "stopped; some answers were not finished in time.\n"
+
+
+def test_who_waits_too_long_is_sent_away(service: Service, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server("127.0.0.1", 0, Limits(answer_seconds=0.2))
+    may_answer, answer = threading.Event(), service.models[0].answer
+    held = lambda *images, **wanted: may_answer.wait() and answer(*images, **wanted)  # noqa: E731
+    monkeypatch.setattr(service.models[0], "answer", held)
+    server.start(service)
+    found: list[int] = []
+    first = threading.Thread(target=lambda: found.append(ask(server, "POST", "/api/predict", image.read_bytes())[0]))
+    first.start()
+    time.sleep(0.3)
+    status, answered, headers = ask(server, "POST", "/api/predict", image.read_bytes())
+    assert (status, headers["Retry-After"]) == (503, "2")
+    assert "others are being answered" in answered["error"]
+    may_answer.set()
+    first.join()
+    assert found == [200]
+    assert server.stop()
+
+
+def test_without_the_extra(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["serve", "any", "--port", "0"]) == 2
+    assert "vitlet serve needs uvicorn: pip install 'vitlet[serve]'." in capsys.readouterr().err

@@ -16,12 +16,12 @@ from safetensors.torch import load_file
 from builders.shapes import write_masks
 from vitlet.config import RunConfig
 from vitlet.errors import VitletError
+from vitlet.pictures import beside, free_name, make_folder
 from vitlet.tokens.features import Needs
 from vitlet.tokens.views import PlainView
 from vitlet.training.loop import train
 from vitlet.transfer.common.backbone import build, open_backbone
 from vitlet.transfer.common.job import TransferJob
-from vitlet.transfer.common.pictures import beside, free_name, make_folder
 from vitlet.transfer.common.pyramid import Levels
 from vitlet.transfer.detection.job import DetectionJob
 from vitlet.transfer.detection.settings import DetectConfig
@@ -120,11 +120,11 @@ def test_pictures_are_never_written_onto_images(tmp_path: Path, monkeypatch: pyt
         (tmp_path / name).write_text(name)
     taken = beside([Path("own/1.png"), Path("own/2.jpg")])
     for folder in (Path("own"), tmp_path / "own"):  # the same folder, said in two ways
-        assert free_name(folder, Path("own/1.png"), set(taken)) == folder / "1-3.png"
-        assert free_name(folder, Path("own/2.jpg"), set(taken)) == folder / "2-2.png"
+        assert free_name(folder / "1.png", set(taken)) == folder / "1-3.png"
+        assert free_name(folder / "2.png", set(taken)) == folder / "2-2.png"
     (tmp_path / "link").symlink_to(tmp_path / "own")
-    assert free_name(Path("link"), Path("own/1.png"), set(taken)) == Path("link/1-3.png")
-    names = [free_name(Path("other"), Path("own/1.png"), taken).name for _ in range(2)]
+    assert free_name(Path("link/1.png"), set(taken)) == Path("link/1-3.png")
+    names = [free_name(Path("other/1.png"), taken).name for _ in range(2)]
     assert names == ["1.png", "1-2.png"]  # pictures of before are replaced
     with pytest.raises(VitletError, match=r"own/2.jpg cannot be a folder of pictures: it is a file. Choose another"):
         make_folder(Path("own/2.jpg"))

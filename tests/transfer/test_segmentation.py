@@ -29,7 +29,7 @@ from vitlet.training.run_folder import RunFolder
 from vitlet.transfer.recipes import ADE20K_STEPS, SEGMENTATION_RECIPES
 from vitlet.transfer.segmentation.job import SegmentationJob
 from vitlet.transfer.segmentation.masks import IGNORED, open_masks
-from vitlet.transfer.segmentation.metrics import SegmentationScores, confusion, segmentation_scores
+from vitlet.transfer.segmentation.metrics import SegmentationScores, pixel_confusion, segmentation_scores
 from vitlet.transfer.segmentation.settings import SegmentConfig
 from vitlet.transfer.segmentation.upernet import pixel_loss
 
@@ -163,7 +163,7 @@ def test_numbers_are_those_of_a_slow_loop() -> None:
     answers = [random.integers(0, 4, (7, 9)) for _ in range(5)]
     masks = [np.where(random.random((7, 9)) < 0.2, IGNORED, random.integers(0, 3, (7, 9))) for _ in range(5)]
     pairs = [(torch.from_numpy(answer), torch.from_numpy(mask)) for answer, mask in zip(answers, masks, strict=True)]
-    matrix = torch.stack([confusion(answer, mask, 6) for answer, mask in pairs]).sum(0)
+    matrix = torch.stack([pixel_confusion(answer, mask, 6) for answer, mask in pairs]).sum(0)
     found = segmentation_scores(matrix, 5)
     assert (found.miou, found.macc, found.accuracy) == pytest.approx(slow(answers, masks, 6), abs=1e-9)
     assert found.per_class[4] is None  # neither in a mask nor in an answer

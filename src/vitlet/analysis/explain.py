@@ -59,10 +59,11 @@ class Explanation:
     left_out: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
 class Explainer:
     """A network with its preprocessing, and its localization head if there is one.
 
-    Args:
+    Attributes:
         model: on its device, in evaluation mode.
         preprocess: of its images.
         classes: their names; empty without a classifier.
@@ -71,31 +72,18 @@ class Explainer:
         no_locator: why there is none.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        preprocess: Preprocess,
-        classes: Sequence[str],
-        *,
-        in_chans: int = 3,
-        locator: Locator | None = None,
-        no_locator: str = "",
-    ) -> None:
-        self.model, self.preprocess, self.classes, self.in_chans = model, preprocess, tuple(classes), in_chans
-        self.locator, self.no_locator = locator, no_locator
+    model: nn.Module
+    preprocess: Preprocess
+    classes: Sequence[str]
+    in_chans: int = 3
+    locator: Locator | None = None
+    no_locator: str = ""
 
     @staticmethod
     def of(predictor: Predictor, run: Path) -> Explainer:
         """From a predictor, and the heads in its run's folder."""
-        locator, why = _locator(run, str(predictor.device))
-        return Explainer(
-            predictor.model,
-            predictor.preprocess,
-            predictor.classes,
-            in_chans=predictor.config.in_chans,
-            locator=locator,
-            no_locator=why,
-        )
+        heads = _locator(run, str(predictor.device))
+        return Explainer(predictor.model, predictor.preprocess, predictor.classes, predictor.config.in_chans, *heads)
 
     @staticmethod
     def load(run: Path, *, device: str = "auto") -> Explainer:
@@ -111,8 +99,7 @@ class Explainer:
             model = load_exported(folder).to(find_device(device)).eval()
         except Exception as problem:  # damaged files fail in many ways
             raise VitletError(f"cannot load the weights in {folder}: {first_line(problem)}.") from problem
-        locator, why = _locator(run, device)
-        return Explainer(model, preprocess, (), in_chans=config.in_chans, locator=locator, no_locator=why)
+        return Explainer(model, preprocess, (), config.in_chans, *_locator(run, device))
 
     def __call__(self, image: Tensor) -> Explanation:
         """Explain one decoded image, uint8 ``(channels, height, width)``; not inside `torch.inference_mode`."""

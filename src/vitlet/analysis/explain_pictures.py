@@ -12,6 +12,8 @@ from torch import Tensor
 
 from vitlet.analysis.explain import Explainer, Explanation
 from vitlet.errors import VitletError, first_line
+from vitlet.pictures import free_name, panels, printable, save_figure
+from vitlet.pictures.pixels import LETTERS, show_map
 from vitlet.tasks.task import Places
 
 
@@ -32,16 +34,18 @@ def explain_runs(runs: Sequence[Path], images: Sequence[Path], folder: Path, *, 
         for run, explainer in ((run, Explainer.load(run, device=device)) for run in runs)
     }
     written: list[Path] = []
+    distances = folder / "distance.png"
+    taken = {distances.resolve()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for number, (run, found) in enumerate(explained.items(), start=1):
             for path, explanation in zip(images, found, strict=True):
                 prefix = f"{number}-{run.name}-" if len(runs) > 1 else ""
-                written.append(free_name(folder / f"{prefix}{path.stem}.png", written))
+                written.append(free_name(folder / f"{prefix}{path.stem}.png", taken))
                 draw_explanation(explanation, written[-1])
         attentive = {str(run): found for run, found in explained.items() if found[0].distances}
         if attentive:
-            written.append(folder / "distance.png")
+            written.append(distances)
             draw_distances(attentive, written[-1])
     except OSError as problem:
         raise VitletError(f"cannot write pictures into {folder}: {first_line(problem)}.") from problem
@@ -49,41 +53,33 @@ def explain_runs(runs: Sequence[Path], images: Sequence[Path], folder: Path, *, 
     return Pictures(written, list(dict.fromkeys(sentences)))
 
 
-def free_name(path: Path, taken: Sequence[Path]) -> Path:
-    """This name, or a numbered one if another image of the same name has it."""
-    number, free = 2, path
-    while free in taken or free.name == "distance.png":
-        free, number = path.with_name(f"{path.stem}-{number}.png"), number + 1
-    return free
-
-
 def draw_explanation(explanation: Explanation, path: Path) -> None:
     """The image; evidence for its class, rollout and places of tokens where there are; a row of heads per layer."""
-    plt = _pyplot()
     first = _first_row(explanation)
     heads = max((len(maps) for maps in explanation.received), default=0)
     rows, columns = len(explanation.received) + 1, max(heads + 1, len(first))
-    figure, axes = plt.subplots(rows, columns, figsize=(1.7 * columns, 1.8 * rows), layout="constrained", squeeze=False)
-    for axis in axes.flat:
+    figure, every = panels(rows * columns, 1.7, 1.8, columns=columns)
+    axes = np.array(every).reshape(rows, columns)
+    for axis in every:
         axis.axis("off")
     for axis, (title, values) in zip(axes[0], first, strict=False):
-        _overlay(axis, explanation.pixels, values, title)
+        show_map(axis, explanation.pixels, values, title)
         if title == "places":
             assert explanation.places is not None
             _draw_places(axis, explanation.pixels, explanation.places)
     for layer, maps in enumerate(explanation.received):
         title = f"layer {layer + 1}, {explanation.distances[layer]:.1f} patches"
-        _overlay(axes[layer + 1, 0], explanation.pixels, maps.mean(0), title)
+        show_map(axes[layer + 1, 0], explanation.pixels, maps.mean(0), title)
         for head, single in enumerate(maps):
-            _overlay(axes[layer + 1, head + 1], explanation.pixels, single, f"head {head + 1}")
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+            show_map(axes[layer + 1, head + 1], explanation.pixels, single, f"head {head + 1}")
+    save_figure(figure, path, dpi=110)
 
 
 def _first_row(explanation: Explanation) -> list[tuple[str, Tensor | None]]:
     """Titles and overlays of the first row."""
     name, probability = explanation.guess or ("image", None)
-    row: list[tuple[str, Tensor | None]] = [(plain(name) + (f" {probability:.0%}" if probability else ""), None)]
+    sure = f" {probability:.0%}" if probability else ""
+    row: list[tuple[str, Tensor | None]] = [(printable(name, LETTERS) + sure, None)]
     if explanation.evidence is not None:
         row.append(("class map", explanation.evidence))
     if explanation.rollout is not None:
@@ -111,15 +107,11 @@ def _draw_places(axis: Any, pixels: Any, places: Places) -> None:
 
 def draw_distances(explained: Mapping[str, Sequence[Explanation]], path: Path) -> None:
     """Mean attention distance by layer, a line for each run, beside that of even attention."""
-    plt = _pyplot()
-    figure, axis = plt.subplots(figsize=(6, 3.8), layout="constrained")
+    figure, (axis,) = panels(1, 6, 3.8)
     for run, found in explained.items():
-        axis.plot(
-            range(1, len(found[0].distances) + 1),
-            np.mean([each.distances for each in found], axis=0),
-            marker="o",
-            label=plain(run),
-        )
+        means = np.mean([each.distances for each in found], axis=0)
+        name = printable(run, LETTERS).replace("$", r"\$")  # no mathematics
+        axis.plot(range(1, len(means) + 1), means, marker="o", label=name)
     first = next(iter(explained.values()))[0]
     axis.plot(range(1, len(first.uniform) + 1), first.uniform, color="0.5", linestyle=":", label="spread evenly")
     highest = max(first.uniform + [value for found in explained.values() for each in found for value in each.distances])
@@ -127,29 +119,4 @@ def draw_distances(explained: Mapping[str, Sequence[Explanation]], path: Path) -
     axis.set(xlabel="layer", ylabel="mean attention distance, patches", ylim=(0, 1.25 * highest), xticks=layers)
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-
-
-def _overlay(axis: Any, pixels: Any, values: Tensor | None, title: str) -> None:
-    height, width = pixels.shape[:2]
-    axis.imshow(pixels, extent=(0, width, height, 0))
-    if values is not None:
-        axis.imshow(values.numpy(), cmap="inferno", alpha=0.65, extent=(0, width, height, 0), interpolation="nearest")
-    axis.set(xlim=(0, width), ylim=(height, 0))
-    axis.set_title(title, fontsize=8)
-
-
-def plain(text: str) -> str:
-    """Names as they are: no mathematics, no line breaks."""
-    shown = "".join(sign if sign.isprintable() else " " for sign in text).replace("$", r"\$")
-    return shown if len(shown) <= 40 else shown[:39] + "…"
-
-
-def _pyplot() -> Any:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
+    save_figure(figure, path)

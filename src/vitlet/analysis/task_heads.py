@@ -5,7 +5,7 @@ Exported weights hold no heads; the run's checkpoints do, beside the network tha
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -24,17 +24,13 @@ from vitlet.training.state import WEIGHTS
 from vitlet.training.terms import make_terms
 
 
+@dataclass(frozen=True)
 class Locator:
-    """The network of a run's newest checkpoint with the head of a task that locates tokens.
+    """The network of a run's newest checkpoint, in evaluation mode, with the head of a task that locates tokens."""
 
-    Args:
-        objective: in evaluation mode.
-        task: the one that locates tokens.
-        device: of both.
-    """
-
-    def __init__(self, objective: Objective, task: Task, device: torch.device) -> None:
-        self.objective, self.task, self.device = objective.to(device).eval(), task, device
+    objective: Objective
+    task: Task
+    device: torch.device
 
     @staticmethod
     def load(run: Path, *, device: str = "auto") -> Locator:
@@ -52,10 +48,9 @@ class Locator:
         if checkpoint is None:
             why = "; ".join(damaged) or "its folder 'checkpoints' holds none"
             raise VitletError(f"the task heads of {run} lie in its checkpoints: {why}.")
-        objective = _objective(config, checkpoint)
-        return Locator(
-            objective, next(term.task for term in objective.terms if term.task.name == names[0]), find_device(device)
-        )
+        where = find_device(device)
+        objective = _objective(config, checkpoint).to(where).eval()
+        return Locator(objective, next(term.task for term in objective.terms if term.task.name == names[0]), where)
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> Places:

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from vitlet.analysis.explain import displayable
 from vitlet.analysis.report.charts import matrix, reliability
-from vitlet.analysis.report.markup import (
-    Child,
-    Markup,
-    data_uri,
-    image,
-    joined,
-    name_of,
-    number_cell,
-    picture_of,
-    table,
-    tag,
-)
-from vitlet.analysis.report.overview import SPLITS, Looked
-from vitlet.analysis.report.predictions import Predictions
+from vitlet.analysis.report.overview import SPLIT_NAMES
+from vitlet.analysis.report.predictions import Examined, Predictions
 from vitlet.analysis.report.record import RunRecord
+from vitlet.analysis.report.rendering import Number, number, picture
 from vitlet.errors import VitletError
+from vitlet.pictures.pixels import as_pixels, thumbnail
 from vitlet.statistics import calibration, confusion, wilson
 
 NUMBERED = 25
@@ -32,71 +22,66 @@ NUMBERED = 25
 
 MISTAKES = 12
 
+Panels = list[dict[str, Any]]
 
-def confusions(looked: Looked) -> Markup:
+
+def _panels(runs: Sequence[Examined], describe: Callable[[RunRecord, Predictions], dict[str, Any]]) -> Panels:
+    """The same for every run that has predictions, side by side."""
+    return [
+        {"run": run, "on": f"{len(run.predictions.labels):,} {SPLIT_NAMES[run.predictions.split]}"}
+        | describe(run.record, run.predictions)
+        for run in runs
+        if run.predictions is not None
+    ]
+
+
+def confusions(runs: Sequence[Examined]) -> Panels:
     """The confusion matrix of each run, and the pairs that are confused most."""
-    return _panels(looked, _confusion)
+    return _panels(runs, _confusion)
 
 
-def _confusion(record: RunRecord, predictions: Predictions) -> Markup:
+def _confusion(record: RunRecord, predictions: Predictions) -> dict[str, Any]:
     names = record.classes
     counts = confusion(predictions.labels, predictions.guesses, predictions.probabilities.shape[1])
     present = counts[: len(names), : len(names)]
-    drawn = matrix(present.tolist(), names) if len(names) <= NUMBERED else _shaded(present)
     pairs = [(int(present[row, column]), row, column) for row, column in zip(*np.nonzero(present), strict=True)]
     worst = sorted((pair for pair in pairs if pair[1] != pair[2]), reverse=True)[:8]
-    rows: list[list[Child]] = [
-        [name_of(names[row]), name_of(names[column]), number_cell(count, f"{count} of {present[row].sum()}")]
-        for count, row, column in worst
+    rows = [
+        [names[row], names[column], Number(count, f"{count} of {present[row].sum()}")] for count, row, column in worst
     ]
-    found = (
-        table(["class", "taken for", "images"], rows, numbers=[2]) if rows else tag("p", "No mistakes.", class_="small")
-    )
-    note = tag("p", "Rows: true classes. Columns: guesses.", class_="small")
-    return joined([note, tag("div", drawn, tag("div", tag("h4", "Confused most"), found), class_="pair")])
+    chart, shaded = (matrix(present.tolist(), names), None) if len(names) <= NUMBERED else (None, _shaded(present))
+    return {"chart": chart, "shaded": shaded, "table": {"head": ["class", "taken for", "images"], "rows": rows}}
 
 
-def _shaded(counts: Any) -> Markup:
+def _shaded(counts: Any) -> Any:
     """Many classes: a picture whose opacity is the share of the row, in one colour right, in another wrong."""
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     pixels = np.zeros((*share.shape, 4), np.uint8)
     pixels[..., :3] = (214, 98, 43)
     pixels[np.arange(len(share)), np.arange(len(share)), :3] = (60, 120, 220)
     pixels[..., 3] = np.round(255 * np.where(counts > 0, 0.15 + 0.85 * share, 0))
-    scale = max(1, 480 // len(share))
-    side = scale * len(share)
-    picture = Image.fromarray(pixels).resize((side, side), Image.Resampling.NEAREST)
-    return tag(
-        "div", image(data_uri(picture, lossless=True), "confusion matrix", width=side, height=side), class_="shaded"
-    )
+    side = max(1, 480 // len(share)) * len(share)
+    enlarged = Image.fromarray(pixels).resize((side, side), Image.Resampling.NEAREST)
+    return picture(enlarged, "confusion matrix", lossless=True)
 
 
-def by_class(looked: Looked) -> Markup:
+def by_class(runs: Sequence[Examined]) -> dict[str, Any] | None:
     """Accuracy of every class: of one run with precision, of several side by side for the classes that they share."""
-    able = [(record, found.predictions) for record, found in looked if found.predictions is not None]
+    able = [(run, run.predictions) for run in runs if run.predictions is not None]
     if not able:
-        return Markup("")
+        return None
     if len(able) == 1:
-        return _class_table(*able[0])
-    shared = [name for name in able[0][0].classes if all(name in record.classes for record, _ in able)]
-    if not shared:
-        return tag("p", "The runs have no class in common.", class_="note")
-    names = [name_of(record.name) for record, _ in able]
-    rows: list[list[Child]] = []
+        return {"several": False, "shared": 1, "table": _class_table(able[0][0].record, able[0][1])}
+    shared = [name for name in able[0][0].record.classes if all(name in run.record.classes for run, _ in able)]
+    rows = []
     for name in shared:
-        values = [_recall(record, predictions, name) for record, predictions in able]
-        cells = [number_cell(value, "–" if value is None else f"{value:.1f}") for value, _ in values]
+        values = [_recall(run.record, predictions, name) for run, predictions in able]
         first, last = values[0][0], values[-1][0]
         gap = None if first is None or last is None else last - first
-        images = number_cell(values[0][1], str(values[0][1]))
-        rows.append([name_of(name), images, *cells, number_cell(gap, "–" if gap is None else f"{gap:+.1f}")])
-    head: list[Child] = ["class", "images", *names, "last less first"]
-    note = tag(
-        "p",
-        f"Share of each class's images that is classified right, %. Classes in common: {len(shared)}.",
-        class_="small",
-    )
-    return joined([note, table(head, rows, numbers=range(1, len(head)))])
+        images = number(values[0][1], "d")
+        rows.append([name, images, *(number(value) for value, _ in values), number(gap, "+.1f")])
+    head = ["class", "images", *(run.name for run, _ in able), "last less first"]
+    return {"several": True, "shared": len(shared), "table": {"head": head, "rows": rows}}
 
 
 def _recall(record: RunRecord, predictions: Predictions, name: str) -> tuple[float | None, int]:
@@ -105,91 +90,58 @@ def _recall(record: RunRecord, predictions: Predictions, name: str) -> tuple[flo
     return (100 * float(predictions.right[own].mean()) if count else None), count
 
 
-def _class_table(record: RunRecord, predictions: Predictions) -> Markup:
+def _class_table(record: RunRecord, predictions: Predictions) -> dict[str, Any]:
     names = record.classes
     counts = confusion(predictions.labels, predictions.guesses, predictions.probabilities.shape[1])
-    rows: list[list[Child]] = []
+    rows = []
     for label, name in enumerate(names):
         count, right, guessed = int(counts[label].sum()), int(counts[label, label]), int(counts[:, label].sum())
-        accuracy = wilson(right, count) if count else None
-        precision = 100 * right / guessed if guessed else None
         wrong = counts[label].copy()
         wrong[label] = 0
-        mostly = name_of(names[int(wrong.argmax())]) if wrong.any() and wrong.argmax() < len(names) else "–"
-        range_ = "–" if accuracy is None else f"{accuracy.low:.0f} to {accuracy.high:.0f}"
-        rows.append(
-            [
-                name_of(name),
-                number_cell(count, str(count)),
-                number_cell(accuracy.value if accuracy else None, "–" if accuracy is None else f"{accuracy.value:.1f}"),
-                number_cell(accuracy.low if accuracy else None, range_),
-                number_cell(precision, "–" if precision is None else f"{precision:.1f}"),
-                mostly,
-            ]
-        )
-    head = ["class", "images", "right %", "95 % interval", "precision %", "mostly taken for"]
-    return table(head, rows, numbers=range(1, 5))
+        mostly = names[int(wrong.argmax())] if wrong.any() and wrong.argmax() < len(names) else "–"
+        value, interval = number(None), number(None)
+        if count:
+            accuracy = wilson(right, count)
+            value = number(accuracy.value)
+            interval = Number(accuracy.low, f"{accuracy.low:.0f} to {accuracy.high:.0f}")
+        precision = number(100 * right / guessed if guessed else None)
+        rows.append([name, number(count, "d"), value, interval, precision, mostly])
+    return {"head": ["class", "images", "right %", "95 % interval", "precision %", "mostly taken for"], "rows": rows}
 
 
-def reliabilities(looked: Looked) -> Markup:
+def reliabilities(runs: Sequence[Examined]) -> Panels:
     """The reliability diagram of each run."""
-    return _panels(looked, _reliability)
+    return _panels(runs, _reliability)
 
 
-def _reliability(record: RunRecord, predictions: Predictions) -> Markup:
+def _reliability(record: RunRecord, predictions: Predictions) -> dict[str, Any]:
     found = calibration(predictions.confidence, predictions.right)
     sure, right = float(predictions.confidence.mean()), float(predictions.right.mean())
-    lean = "too sure of itself" if sure > right else "less sure than it could be"
-    text = (
-        f"Expected calibration error {found.error:.1f} %. Mean confidence {sure:.1%}, right {right:.1%}: on the whole"
-        f" {lean}. The top of each bar is the gap between the two: "
-    )
-    keys = tag("i", class_="key over"), "surer than right, ", tag("i", class_="key under"), "righter than sure."
-    return tag("div", reliability(found), tag("p", text, *keys, class_="small"), class_="pair")
+    return {"chart": reliability(found), "error": found.error, "sure": sure, "right": right}
 
 
-def mistakes(looked: Looked) -> Markup:
+def mistakes(runs: Sequence[Examined]) -> Panels:
     """The mistakes that each run was surest of."""
-    return _panels(looked, _mistakes)
+    return _panels(runs, _mistakes)
 
 
-def _mistakes(record: RunRecord, predictions: Predictions) -> Markup:
+def _mistakes(record: RunRecord, predictions: Predictions) -> dict[str, Any]:
     wrong = np.flatnonzero(~predictions.right)
     ranked = wrong[np.argsort(-predictions.confidence[wrong], kind="stable")][:MISTAKES]
     figures = []
     for position in ranked:
         index, guess = predictions.indices[position], int(predictions.guesses[position])
         try:
-            pixels = displayable(predictions.images.image(index, record.config.in_chans))
+            pixels = as_pixels(predictions.images.image(index, record.config.in_chans))
         except VitletError:
             continue
-        picture = picture_of(pixels, 150)
-        shown = image(
-            data_uri(picture), "a picture taken for another class", width=picture.width, height=picture.height
+        figures.append(
+            {
+                "picture": picture(thumbnail(Image.fromarray(pixels), 150), "a picture taken for another class"),
+                "guess": record.classes[guess] if guess < len(record.classes) else f"unused {guess}",
+                "sure": f"{predictions.confidence[position]:.0%}",
+                "truth": record.classes[predictions.labels[position]],
+                "file": predictions.images.key(index),
+            }
         )
-        guessed = record.classes[guess] if guess < len(record.classes) else f"unused {guess}"
-        caption = tag(
-            "figcaption",
-            tag("b", name_of(guessed)),
-            f" {predictions.confidence[position]:.0%}",
-            tag("div", "is ", name_of(record.classes[predictions.labels[position]])),
-            tag("span", name_of(predictions.images.key(index)), class_="path"),
-        )
-        figures.append(tag("figure", shown, caption))
-    if not figures:
-        return tag("p", "No mistakes.", class_="small")
-    return tag("div", *figures, class_="mistakes")
-
-
-def _panels(looked: Looked, draw: Any) -> Markup:
-    """The same for every run that has predictions, side by side."""
-    panels = []
-    for number, (record, found) in enumerate(looked):
-        if found.predictions is None:
-            continue
-        title = tag("h3", tag("i", class_=f"key s{number % 8}"), name_of(record.name)) if len(looked) > 1 else ""
-        where = f"{len(found.predictions.labels):,} {SPLITS[found.predictions.split]}"
-        panels.append(
-            tag("div", title, tag("p", where, class_="small"), draw(record, found.predictions), class_="panel")
-        )
-    return tag("div", *panels, class_="panels") if panels else Markup("")
+    return {"figures": figures}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
+
+from markupsafe import Markup
 
 from vitlet.analysis.report.charts import Series, line_chart
-from vitlet.analysis.report.markup import Markup, joined, tag
 from vitlet.analysis.report.record import AnyRecord
 
 HIDDEN = {"epoch", "val/count"}
@@ -25,8 +27,8 @@ TITLES = {
 GROUPS = ("Accuracy", "Losses", "Tasks", "Learning rate, task weights, throughput")
 
 
-def curves(records: Sequence[AnyRecord]) -> Markup:
-    """Charts of every logged number, grouped."""
+def curves(records: Sequence[AnyRecord]) -> dict[str, Any]:
+    """Charts of every logged number, by group."""
     keys = dict.fromkeys(key for record in records for row in record.rows for key in row)
     grouped: dict[str, list[Markup]] = {group: [] for group in GROUPS}
     for key in keys:
@@ -35,12 +37,7 @@ def curves(records: Sequence[AnyRecord]) -> Markup:
         lines = _lines(records, key)
         if lines:
             grouped[_group(key)].append(line_chart(_title(key), lines, from_zero=key == "images_per_second"))
-    parts = [
-        tag("section", tag("h3", group), tag("div", *charts, class_="charts"))
-        for group, charts in grouped.items()
-        if charts
-    ]
-    return joined(parts) if parts else tag("p", "No epoch is finished yet.", class_="small")
+    return {"groups": {group: charts for group, charts in grouped.items() if charts}}
 
 
 def _is_level(key: str) -> bool:

@@ -15,6 +15,7 @@ from vitlet.analysis.report.record import RunRecord
 from vitlet.data.images import Dataset, ImageSet
 from vitlet.data.sources import load_dataset, load_unlabelled
 from vitlet.errors import VitletError
+from vitlet.pictures import spaced
 from vitlet.training.inputs import data_request
 
 EXPLAINED = 8
@@ -63,8 +64,13 @@ class Predictions:
 
 @dataclass
 class Examined:
-    """What could be found out with the network and the data; ``left_out`` says what could not, and why."""
+    """What could be found out about a run with its network and data; ``left_out`` says what could not, and why.
 
+    ``colour`` is the number of its colour in the report.
+    """
+
+    record: RunRecord
+    colour: int
     parameters: int | None = None
     dataset: Dataset | None = None
     predictions: Predictions | None = None
@@ -72,16 +78,22 @@ class Examined:
     truths: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
+    @property
+    def name(self) -> str:
+        """What the report calls the run."""
+        return self.record.name
 
-def examine(record: RunRecord, *, most: int, device: str) -> Examined:
+
+def examine(record: RunRecord, colour: int, *, most: int, device: str) -> Examined:
     """Load the network and the data of a run, as far as they are there.
 
     Args:
         record: the run.
+        colour: the number of its colour in the report.
         most: images to predict at most, evenly spaced.
         device: to run the network on.
     """
-    found = Examined()
+    found = Examined(record, colour)
     explainer = None
     try:
         explainer = Explainer.load(record.path, device=device)
@@ -163,11 +175,6 @@ def _explain(explainer: Explainer, images: ImageSet, found: Examined) -> None:
         except VitletError:  # counted among the unreadable ones
             continue
         found.truths.append(explainer.classes[images.labels[index]] if explainer.classes else "")
-
-
-def spaced(count: int, most: int) -> list[int]:
-    """At most so many of so many numbers, evenly spaced."""
-    return [position * count // most for position in range(most)] if count > most else list(range(count))
 
 
 def _doubts(record: RunRecord, predictions: Predictions | None) -> list[str]:

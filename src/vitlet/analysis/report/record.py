@@ -18,7 +18,7 @@ from vitlet.training.finish import BEST, score
 from vitlet.training.inputs import choose_crop
 from vitlet.training.run_folder import read_config, read_rows
 
-State = Literal["finished", "training", "stopped"]
+RunState = Literal["finished", "training", "stopped"]
 Kind = TypeVar("Kind", bound=BaseConfig, covariant=True)
 
 
@@ -41,7 +41,7 @@ class JobRecord(Generic[Kind]):
     config: Kind
     rows: list[dict[str, Any]]
     result: Mapping[str, Any]
-    state: State
+    state: RunState
     manifest: Mapping[str, Any]
 
     @property
@@ -114,7 +114,7 @@ def read_run(path: Path, name: str, kind: type[BaseConfig] = RunConfig) -> AnyRe
             raise ValueError("result.json holds no record")
     except ValueError as problem:
         raise VitletError(f"the numbers in {path} cannot be read: {first_line(problem)}.") from problem
-    state: State = "finished" if result else "training" if is_training(path) else "stopped"
+    state: RunState = "finished" if result else "training" if is_training(path) else "stopped"
     return JobRecord(path, name, config, rows, result, state, _manifest(path))
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from vitlet.analysis.report.curves import curves
-from vitlet.analysis.report.markup import Markup, joined, name_of, number_cell, table, tag
-from vitlet.analysis.report.page import page, write_page
+from vitlet.analysis.report.page import Section, write_page
 from vitlet.analysis.report.record import AnyRecord, read_run, run_names
+from vitlet.analysis.report.rendering import Number, number
 from vitlet.config import BaseConfig, RunConfig
 from vitlet.errors import VitletError
 from vitlet.transfer.detection.settings import DetectConfig
 from vitlet.transfer.segmentation.settings import SegmentConfig
 
-KINDS: dict[str, type[BaseConfig]] = {kind.JOB: kind for kind in (DetectConfig, SegmentConfig)}
+JOBS: dict[str, type[BaseConfig]] = {kind.JOB: kind for kind in (DetectConfig, SegmentConfig)}
 
 
 def job_of(run: Path) -> str:
@@ -26,65 +27,60 @@ def job_of(run: Path) -> str:
 def report_transfer(runs: Sequence[Path], output: Path) -> Path:
     """Write the report of detection runs, or of segmentation runs."""
     jobs = {job_of(run) for run in runs}
-    if len(jobs) > 1 or not jobs <= set(KINDS):
+    if len(jobs) > 1 or not jobs <= set(JOBS):
         raise VitletError(
             f"runs of {' and of '.join(f'`vitlet {job}`' for job in sorted(jobs))} need reports of their own."
         )
-    kind = KINDS[jobs.pop()]
+    kind = JOBS[jobs.pop()]
     records = [read_run(path, name, kind) for path, name in zip(runs, run_names(runs), strict=True)]
-    sections = {
-        "Result": joined([_numbers(records), *(_notes(record) for record in records)]),
-        "Settings": _settings(records, kind),
-        "Curves": curves(records),
-        "By class": _classes(records),
-    }
-    title = "Report: " + ", ".join(record.name for record in records)
-    write_page(output, page(title, sections))
+    sections = [
+        Section("Result", "table.html", {"table": _scores(records), "lines": _lines(records)}),
+        Section("Settings", "table.html", {"table": _settings(records, kind), "lines": []}),
+        Section("Curves", "curves.html", curves(records)),
+        Section("By class", "table.html", _classes(records)),
+    ]
+    write_page(output, [record.name for record in records], sections)
     return output
 
 
-def _numbers(records: Sequence[AnyRecord]) -> Markup:
+def _scores(records: Sequence[AnyRecord]) -> dict[str, Any]:
     """Every final number, a row each; COCO has none for a size that no object has."""
     found = [record.scores or ("val", {}) for record in records]
-    names = list(dict.fromkeys(name for _, scores in found for name in scores))
-    head = ["number", *(name_of(f"{r.name} ({split})") for r, (split, _) in zip(records, found, strict=True))]
-    rows = []
-    for name in names:
-        values = [scores.get(name) for _, scores in found]
-        cells = [
-            number_cell(v, "n/a" if v is None or v < 0 else f"{v:.2f}" if name != "count" else f"{v:.0f}")
-            for v in values
-        ]
-        rows.append([name.replace("_", " "), *cells])
-    return table(head, rows, numbers=range(1, len(head)))
+    head = ["number", *(f"{record.name} ({split})" for record, (split, _) in zip(records, found, strict=True))]
+
+    def cell(name: str, value: float | None) -> Number:
+        form = ".0f" if name == "count" else ".2f"
+        return Number(value, "n/a" if value is None or value < 0 else format(value, form))
+
+    names = dict.fromkeys(name for _, scores in found for name in scores)
+    rows = [[name.replace("_", " "), *(cell(name, scores.get(name)) for _, scores in found)] for name in names]
+    return {"head": head, "rows": rows}
 
 
-def _notes(record: AnyRecord) -> Markup:
-    said = [f"{record.name}: {record.progress()}", f"data: {record.result.get('data', record.config.data)}"]
-    return joined(
-        [tag("p", name_of(line, most=400), class_="small") for line in (*said, *record.result.get("warnings", []))]
-    )
+def _lines(records: Sequence[AnyRecord]) -> list[str]:
+    lines = []
+    for record in records:
+        lines += [f"{record.name}: {record.progress()}", f"data: {record.result.get('data', record.config.data)}"]
+        lines += record.result.get("warnings", [])
+    return lines
 
 
-def _settings(records: Sequence[AnyRecord], kind: type[BaseConfig]) -> Markup:
+def _settings(records: Sequence[AnyRecord], kind: type[BaseConfig]) -> dict[str, Any]:
     """What differs from the usual settings in any of the runs."""
     usual = kind().to_dict()
     chosen = [record.config.to_dict() for record in records]
-    keys = [
-        key for key in dict.fromkeys(k for c in chosen for k in c) if any(c.get(key) != usual.get(key) for c in chosen)
-    ]
-    rows = [[key, *(name_of(c.get(key, "")) for c in chosen)] for key in keys if key != "job"]
-    return table(["setting", *(name_of(record.name) for record in records)], rows)
+    keys = dict.fromkeys(key for column in chosen for key in column if key != "job")
+    different = [key for key in keys if any(column.get(key) != usual.get(key) for column in chosen)]
+    rows = [[key, *(str(column.get(key, "")) for column in chosen)] for key in different]
+    return {"head": ["setting", *(record.name for record in records)], "rows": rows}
 
 
-def _classes(records: Sequence[AnyRecord]) -> Markup:
+def _classes(records: Sequence[AnyRecord]) -> dict[str, Any] | None:
     """The main number of every class on the test images, where there are any."""
     tested = [record for record in records if record.result.get("test_per_class")]
     if not tested:
-        return Markup("")
-    names = list(dict.fromkeys(name for record in tested for name in record.result["test_per_class"]))
-    rows = []
-    for name in names:
-        values = [record.result["test_per_class"].get(name) for record in tested]
-        rows.append([name_of(name), *(number_cell(value, "" if value is None else f"{value:.2f}") for value in values)])
-    return table(["class", *(name_of(record.name) for record in tested)], rows, numbers=range(1, len(tested) + 1))
+        return None
+    columns = [record.result["test_per_class"] for record in tested]
+    names = dict.fromkeys(name for column in columns for name in column)
+    rows = [[name, *(number(column.get(name), ".2f", missing="") for column in columns)] for name in names]
+    return {"table": {"head": ["class", *(record.name for record in tested)], "rows": rows}, "lines": []}

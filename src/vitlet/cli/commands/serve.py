@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from pathlib import Path
 from typing import Any
 
 from vitlet.cli.flags import Parser
+from vitlet.errors import require_extra
 
 
 def run(words: list[str]) -> int:
@@ -30,6 +32,8 @@ def run(words: list[str]) -> int:
 
 
 def _serve(folders: list[Path], chosen: Any, stopped: threading.Event) -> None:
+    for module in ("starlette", "uvicorn"):
+        require_extra(module, "serve", "vitlet serve")
     from vitlet.cli.serving.answers import Service
     from vitlet.cli.serving.limits import Limits
     from vitlet.cli.serving.server import Server, check_host
@@ -39,16 +43,17 @@ def _serve(folders: list[Path], chosen: Any, stopped: threading.Event) -> None:
 
     limits = Limits()
     server = Server(check_host(chosen.host), chosen.port, limits)  # first, for a port in use is told at once
-    try:
-        server.service = Service(folders, limits, device=chosen.device)
-        for network in server.service.networks:
-            for note in network.predictor.notes:
+    with server.socket:
+        service = Service(folders, limits, device=chosen.device)
+        for model in service.models:
+            for note in model.predictor.notes:
                 say(f"note: {note}")
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
-        thread.start()
-        names = ", ".join(network.name for network in server.service.networks)
-        say(f"serving {names} at {server.url} (Ctrl-C stops)")
+        server.start(service)
+        say(f"serving {', '.join(model.name for model in service.models)} at {server.url} (Ctrl-C stops)")
         stopped.wait()
-        say("stopped." if server.stop() else "stopped; some answers were not finished in time.")
-    finally:
-        server.server_close()
+        if server.stop():
+            say("stopped.")
+            return
+        say("stopped; some answers were not finished in time.")
+        # Their threads are inside torch: a regular end of the interpreter would wait for them, or abort in one of them.
+        os._exit(0)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import io
-import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +18,23 @@ from vitlet.data.decode import decode_image
 from vitlet.errors import VitletError, first_line
 from vitlet.inference.exported import is_export
 from vitlet.inference.predict import Predictor, most_likely
+from vitlet.pictures.pixels import data_uri
 from vitlet.tasks.task import Places
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 """Pillow's other readers, some of which start programs, are kept away from uploads."""
 
 
-class BusyError(VitletError):
-    """Others are being answered; come back."""
+class RefusedError(VitletError):
+    """A request that is not answered; ``status`` is HTTP's name for the reason."""
 
-
-class RefusedImageError(VitletError):
-    """An upload that is no image, or too large a one; ``status`` is HTTP's name for that."""
-
-    def __init__(self, sentence: str, status: int) -> None:
+    def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
         self.status = status
 
 
-class Network:
-    """A run or an export that answers one visitor at a time; others wait for their turn.
+class ServedModel:
+    """A run or an export that answers for one image at a time.
 
     Args:
         name: how it is called on the page.
@@ -51,7 +45,6 @@ class Network:
         self.name = name
         self.predictor = Predictor.load(folder, device=device)
         self.explainer, self.no_maps = self._explainer(folder)
-        self.lock = threading.Lock()
 
     def _explainer(self, folder: Path) -> tuple[Explainer | None, str]:
         predictor = self.predictor
@@ -93,39 +86,33 @@ class Network:
 
 
 class Service:
-    """Networks side by side.
+    """Models side by side.
 
     Args:
         folders: of runs and exports; their last names are shown, with a number where two are equal.
-        limits: of uploads and waiting.
+        limits: of uploads.
     """
 
     def __init__(self, folders: Sequence[Path], limits: Limits, *, device: str = "auto") -> None:
         self.limits = limits
-        self.networks = [Network(name, folder, device) for name, folder in _named(folders)]
-        self._decoders = threading.BoundedSemaphore(limits.decoders)
+        self.models = [ServedModel(name, folder, device) for name, folder in _named(folders)]
 
     def about(self) -> dict[str, Any]:
         """What is served, and the limits."""
         limits = {"upload_bytes": self.limits.upload_bytes, "pixels": self.limits.pixels, "formats": list(FORMATS)}
-        return {"runs": [network.about() for network in self.networks], "limits": limits}
+        return {"runs": [model.about() for model in self.models], "limits": limits}
 
-    def answer(self, content: bytes, *, topk: int, maps: bool) -> dict[str, Any]:
-        """Ask every network about an image's bytes."""
+    def decode(self, content: bytes) -> tuple[dict[str, int], list[Tensor]]:
+        """An image's size, and the image as each of the models takes it."""
         width, height = self._size(content)
         images: dict[int, Tensor] = {}
-        with self._turn(self._decoders):
-            for channels in {network.predictor.config.in_chans for network in self.networks}:
-                try:
-                    images[channels] = decode_image(content, channels, name="that was sent")
-                except VitletError as problem:
-                    raise RefusedImageError(str(problem), 422) from problem
-        answers = []
-        for network in self.networks:
-            with self._turn(network.lock):
-                image = images[network.predictor.config.in_chans]
-                answers.append(network.answer(image, topk=topk, maps=maps))
-        return {"image": {"width": width, "height": height}, "answers": answers}
+        wanted = [model.predictor.config.in_chans for model in self.models]
+        for channels in set(wanted):
+            try:
+                images[channels] = decode_image(content, channels, name="that was sent")
+            except VitletError as problem:
+                raise RefusedError(422, str(problem)) from problem
+        return {"width": width, "height": height}, [images[channels] for channels in wanted]
 
     def _size(self, content: bytes) -> tuple[int, int]:
         """Width and height from the header, before anything is decoded."""
@@ -135,24 +122,14 @@ class Service:
                 with Image.open(io.BytesIO(content), formats=FORMATS) as image:
                     width, height = image.size
         except Image.DecompressionBombError as problem:
-            raise RefusedImageError(f"the image is too large: {first_line(problem)}.", 413) from problem
+            raise RefusedError(413, f"the image is too large: {first_line(problem)}.") from problem
         except Exception as problem:  # damaged bytes make Pillow's readers fail in any way
             known = ", ".join(FORMATS)
-            raise RefusedImageError(f"what was sent is no image that is read here ({known}).", 415) from problem
+            raise RefusedError(415, f"what was sent is no image that is read here ({known}).") from problem
         if width * height > self.limits.pixels:
-            raise RefusedImageError(
-                f"the image has {width} x {height} pixels; at most {self.limits.pixels:,} are taken.", 413
-            )
+            most = f"at most {self.limits.pixels:,} are taken."
+            raise RefusedError(413, f"the image has {width} x {height} pixels; {most}")
         return width, height
-
-    @contextmanager
-    def _turn(self, lock: threading.Lock | threading.BoundedSemaphore) -> Iterator[None]:
-        if not lock.acquire(timeout=self.limits.answer_seconds):
-            raise BusyError("others are being answered; try again in a moment.")
-        try:
-            yield
-        finally:
-            lock.release()
 
 
 def _named(folders: Sequence[Path]) -> Iterator[tuple[str, Path]]:
@@ -173,10 +150,8 @@ def _maps(found: Explanation) -> dict[str, Any]:
         maps["attention"] = _rows(found.received[-1].mean(0))
     if found.places is not None:
         maps["places"] = _places(found.places)
-    picture = io.BytesIO()
-    Image.fromarray((found.pixels * 255).round().astype("uint8")).save(picture, format="PNG")
-    seen = "data:image/png;base64," + base64.b64encode(picture.getvalue()).decode("ascii")
-    return {"seen": seen, "maps": maps, "left_out": list(found.left_out)}
+    seen = Image.fromarray((found.pixels * 255).round().astype("uint8"))
+    return {"seen": data_uri(seen, "PNG"), "maps": maps, "left_out": list(found.left_out)}
 
 
 def _rows(values: Tensor) -> list[list[float]]:

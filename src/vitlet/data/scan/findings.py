@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vitlet.data.scan.suggest import Suggestion
+from vitlet.pictures import printable
 
 MAX_LISTED = 10
 """Files, duplicates and classes named in the text; JSON names all."""
@@ -133,11 +134,6 @@ def scan_lines(report: ScanReport) -> list[str]:
     if report.suggestion:
         lines += [f"suggestion: {report.suggestion.command}", f"  {report.suggestion.reason}."]
     return lines
-
-
-def printable(text: str) -> str:
-    """The text on one line: what would end a line, steer a terminal or turn the direction of writing is spelt out."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def _images(report: ScanReport) -> Iterator[str]:

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from vitlet.experiments.studies.definition import Cell, Study
 from vitlet.experiments.studies.records import Record
 from vitlet.experiments.studies.statistics import Row
-
-
-def _pyplot() -> Any:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
+from vitlet.pictures import panels, save_figure
 
 
 def draw_gains(study: Study, rows: Sequence[Row], path: Path) -> Path:
@@ -28,15 +19,9 @@ def draw_gains(study: Study, rows: Sequence[Row], path: Path) -> Path:
     groups = list(dict.fromkeys((row.dataset, row.model) for row in gains))
     if not groups:
         return path
-    plt = _pyplot()
     most = max(sum((row.dataset, row.model) == group for row in gains) for group in groups)
-    columns = min(3, len(groups))
-    lines = -(-len(groups) // columns)
-    size = (4.6 * columns, (0.36 * most + 1.3) * lines)
-    figure, axes = plt.subplots(lines, columns, figsize=size, layout="constrained", squeeze=False)
-    for axis in axes.flat[len(groups) :]:
-        axis.axis("off")
-    for axis, group in zip(axes.flat, groups, strict=False):
+    figure, axes = panels(len(groups), 4.6, 0.36 * most + 1.3)
+    for axis, group in zip(axes, groups, strict=True):
         chosen = [row for row in gains if (row.dataset, row.model) == group]
         for place, row in enumerate(chosen):
             assert row.gain is not None
@@ -48,68 +33,55 @@ def draw_gains(study: Study, rows: Sequence[Row], path: Path) -> Path:
         alone = ", one seed" if all(row.gain is not None and row.gain.half is None for row in chosen) else ""
         axis.set(title=f"{group[0]}, {group[1]}", xlabel=f"points over {study.baseline}{alone}")
         axis.grid(axis="x", alpha=0.3)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save_figure(figure, path)
     return path
 
 
 def draw_curves(study: Study, records: Mapping[Cell, Record], path: Path) -> Path:
     """Validation accuracy over epochs: mean of the seeds, and from the lowest to the highest of them."""
-    plt = _pyplot()
     largest = max(cell.fraction for cell in records)
     whole = {cell: record for cell, record in records.items() if cell.fraction == largest}
     groups = list(dict.fromkeys((cell.dataset, cell.model) for cell in study.cells() if cell in whole))
-    columns = min(3, len(groups))
-    lines = -(-len(groups) // columns)
-    figure, axes = plt.subplots(lines, columns, figsize=(5 * columns, 3.6 * lines), layout="constrained", squeeze=False)
-    for axis in axes.flat[len(groups) :]:
-        axis.axis("off")
-    for axis, (dataset, model) in zip(axes.flat, groups, strict=False):
+    figure, axes = panels(len(groups), 5, 3.6)
+    for axis, (dataset, model) in zip(axes, groups, strict=True):
         for index, arm in enumerate(study.arms):
             cells = [cell for cell in whole if (cell.dataset, cell.model, cell.arm) == (dataset, model, arm)]
             curves = [whole[cell].val_curve for cell in cells if whole[cell].val_curve]
             if not curves:
                 continue
             epochs = range(1, min(map(len, curves)) + 1)
-            columns_of = list(zip(*curves, strict=False))
-            means, line = [sum(values) / len(values) for values in columns_of], "-" if index < 10 else "--"
+            by_epoch = list(zip(*curves, strict=False))
+            means, line = [sum(values) / len(values) for values in by_epoch], "-" if index < 10 else "--"
             axis.plot(epochs, means, line, label=arm, color=f"C{index % 10}")
             if len(curves) > 1:
-                low, high = [min(values) for values in columns_of], [max(values) for values in columns_of]
+                low, high = [min(values) for values in by_epoch], [max(values) for values in by_epoch]
                 axis.fill_between(epochs, low, high, color=f"C{index % 10}", alpha=0.15, linewidth=0)
         axis.set(title=f"{dataset}, {model}", xlabel="epoch", ylabel="validation accuracy, %")
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid(alpha=0.3)
         beside = {"loc": "upper left", "bbox_to_anchor": (1, 1)} if len(axis.lines) > 6 else {}
         axis.legend(fontsize=8, **beside)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save_figure(figure, path)
     return path
 
 
 def draw_sizes(study: Study, rows: Sequence[Row], path: Path) -> Path:
     """Accuracy by the number of training images, with intervals."""
-    plt = _pyplot()
     groups = list(dict.fromkeys((row.dataset, row.model) for row in rows))
-    figure, axes = plt.subplots(1, len(groups), figsize=(5 * len(groups), 3.6), layout="constrained", squeeze=False)
-    for axis, group in zip(axes[0], groups, strict=True):
+    figure, axes = panels(len(groups), 5, 3.6, columns=len(groups))
+    for axis, group in zip(axes, groups, strict=True):
+        grouped = sorted((row for row in rows if (row.dataset, row.model) == group), key=lambda row: row.train_images)
         for index, arm in enumerate(study.arms):
-            chosen = sorted(
-                (row for row in rows if (row.dataset, row.model, row.arm) == (*group, arm)),
-                key=lambda row: row.train_images,
-            )
+            chosen = [row for row in grouped if row.arm == arm]
             if chosen:
-                images = [row.train_images for row in chosen]
+                images, means = [row.train_images for row in chosen], [row.best.mean for row in chosen]
                 halves = [float("nan") if row.best.half is None else row.best.half for row in chosen]
-                axis.errorbar(
-                    images, [row.best.mean for row in chosen], yerr=halves, label=arm, color=f"C{index % 10}", capsize=3
-                )
+                axis.errorbar(images, means, yerr=halves, label=arm, color=f"C{index % 10}", capsize=3)
         axis.set(title=f"{group[0]}, {group[1]}", xlabel="training images", ylabel="accuracy, %", xscale="log")
-        sizes = sorted({row.train_images for row in rows if (row.dataset, row.model) == group})
+        sizes = sorted({row.train_images for row in grouped})
         axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
         axis.set_xticks([], minor=True)
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save_figure(figure, path)
     return path

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from vitlet.data.decode import read_image
 from vitlet.errors import VitletError
+from vitlet.pictures import beside, free_name, make_folder
+from vitlet.pictures.pixels import as_pixels, colour, with_boxes, with_mask
 from vitlet.training.distributed import World
 from vitlet.training.evaluate import nothing
 from vitlet.transfer.common.loading import shared_out
-from vitlet.transfer.common.pictures import as_pixels, beside, colour, free_name, make_folder, with_boxes, with_mask
 from vitlet.transfer.common.predictor import DensePredictor
 from vitlet.transfer.detection.coco import CocoSplit, open_coco
 from vitlet.transfer.detection.detector import DetectionHead
@@ -105,7 +106,7 @@ class Detector(DensePredictor):
             found = self.detect(path)
             sure = found["scores"] >= score
             found = {key: value[sure].cpu() for key, value in found.items()}
-            picture = free_name(folder, path, taken)
+            picture = free_name(folder / f"{path.stem}.png", taken)
             self._draw(read_image(path, 3), found).save(picture)
             answers.append({"image": str(path), "picture": str(picture), "objects": self._objects(found)})
         return answers

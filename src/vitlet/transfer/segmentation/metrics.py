@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from vitlet.statistics import confusion
 from vitlet.transfer.segmentation.masks import IGNORED
 
 
@@ -39,11 +40,10 @@ class SegmentationScores:
         return cls(int(numbers["count"]), numbers["mIoU"], numbers["mAcc"], numbers["pixel_accuracy"])
 
 
-def confusion(predicted: Tensor, mask: Tensor, classes: int) -> Tensor:
+def pixel_confusion(predicted: Tensor, mask: Tensor, classes: int) -> Tensor:
     """``(classes, classes)`` counts of pixels: row by the mask, column by the answer; ignored pixels left out."""
     counted = mask != IGNORED
-    index = mask[counted].long() * classes + predicted[counted].long()
-    return torch.bincount(index, minlength=classes**2).reshape(classes, classes)
+    return torch.from_numpy(confusion(mask[counted].long().numpy(), predicted[counted].long().numpy(), classes))
 
 
 def segmentation_scores(matrix: Tensor, images: int) -> SegmentationScores:

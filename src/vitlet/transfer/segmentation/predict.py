@@ -9,21 +9,22 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 from torch import Tensor
 from torchvision.transforms.v2 import functional as V
 
 from vitlet.data.decode import read_image
 from vitlet.errors import VitletError
+from vitlet.pictures import beside, free_name, make_folder
+from vitlet.pictures.pixels import as_pixels, colour, with_legend, with_mask
 from vitlet.training.distributed import World
 from vitlet.training.evaluate import nothing
 from vitlet.transfer.common.loading import shared_out
-from vitlet.transfer.common.pictures import as_pixels, beside, colour, free_name, make_folder, printable, with_mask
 from vitlet.transfer.common.predictor import DensePredictor
 from vitlet.transfer.common.pyramid import pad_to, padded_size, scaled_size
 from vitlet.transfer.common.settings import numbers
 from vitlet.transfer.segmentation.masks import MaskedSplit, open_masks
-from vitlet.transfer.segmentation.metrics import SegmentationScores, confusion, segmentation_scores
+from vitlet.transfer.segmentation.metrics import SegmentationScores, pixel_confusion, segmentation_scores
 from vitlet.transfer.segmentation.samples import SegmentationSamples
 from vitlet.transfer.segmentation.settings import SegmentConfig
 from vitlet.transfer.segmentation.upernet import SegmentationHead
@@ -95,7 +96,7 @@ class Segmenter(DensePredictor):
         matrix = torch.zeros(classes, classes, dtype=torch.long)
         for index in shared_out(len(split.images), world, between):
             answer = self.probabilities(read_image(split.images[index].image, 3)).argmax(0).cpu()
-            matrix += confusion(answer, split.read(index), classes)
+            matrix += pixel_confusion(answer, split.read(index), classes)
         return segmentation_scores(world.sums(matrix), len(split.images))
 
     @torch.inference_mode()
@@ -107,8 +108,8 @@ class Segmenter(DensePredictor):
         for path in paths:
             pixels = read_image(path, 3)
             answer = self.probabilities(pixels).argmax(0).cpu()
-            picture = free_name(folder, path, taken)
-            mask = free_name(folder, path.with_name(f"{picture.stem}-mask.png"), taken)
+            picture = free_name(folder / f"{path.stem}.png", taken)
+            mask = free_name(folder / f"{picture.stem}-mask.png", taken)
             self._draw(pixels, answer).save(picture)
             _save_mask(answer, len(self.classes), mask)
             present = torch.bincount(answer.flatten(), minlength=len(self.classes)) / answer.numel()
@@ -118,22 +119,10 @@ class Segmenter(DensePredictor):
 
     def _draw(self, pixels: Tensor, answer: Tensor) -> Image.Image:
         """The classes tinted over the image, their names below it."""
-        tinted = as_pixels(pixels)
-        present = sorted(set(answer.flatten().tolist()))
+        tinted, present = as_pixels(pixels), sorted(set(answer.flatten().tolist()))
         for index in present:
             tinted = with_mask(tinted, answer == index, colour(index))
-        size = max(11, min(pixels.shape[1:]) // 25)
-        font = ImageFont.load_default(size)
-        columns = max(1, pixels.shape[2] // (12 * size))
-        rows = -(-len(present) // columns)
-        picture = Image.new("RGB", (pixels.shape[2], pixels.shape[1] + rows * (size + 6) + 4), "white")
-        picture.paste(Image.fromarray(tinted), (0, 0))
-        draw = ImageDraw.Draw(picture)
-        for place, index in enumerate(present):
-            x, y = place % columns * (picture.width // columns) + 3, pixels.shape[1] + place // columns * (size + 6) + 3
-            draw.rectangle((x, y, x + size, y + size), fill=colour(index))
-            draw.text((x + size + 4, y), printable(self.classes[index]), fill="black", font=font)
-        return picture
+        return with_legend(tinted, [self.classes[index] for index in present], [colour(index) for index in present])
 
 
 def _save_mask(answer: Tensor, classes: int, path: Path) -> None:
