@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import inspect
+import re
 import shlex
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
+import yaml
 
 from vitlet.cli.flags import Parser, add_run_flags, run_settings
-from vitlet.config import RunConfig, TaskConfig
+from vitlet.config import BaseConfig, RunConfig, TaskConfig
+from vitlet.config.setting import Group, Settings
 from vitlet.errors import VitletError
 from vitlet.tasks import TASKS
 from vitlet.tasks.declared import declared_options, declared_weight, load_task
+from vitlet.transfer.detection.settings import DetectConfig
+from vitlet.transfer.segmentation.settings import SegmentConfig
+
+KINDS = (RunConfig, DetectConfig, SegmentConfig)
 
 
 def parse(*words: str) -> RunConfig:
@@ -88,8 +96,8 @@ def test_flags_override_the_file(tmp_path: Path) -> None:
         ({"freeze": True}, "needs learned weights: add --init RUN"),
         ({"init": "run", "pretrained": True}, "both give the first weights"),
         ({"class_weights": "1,2"}, "balance is not 'weights'"),
-        ({"lr": -1}, "lr is -1.0; it needs to be 0 or more"),
-        ({"lr": float("nan")}, "needs to be 0 or more"),
+        ({"lr": -1}, "lr is -1; it needs to be more than 0"),
+        ({"lr": float("nan")}, "needs to be more than 0"),
         ({"amp": "maybe"}, "needs to be true or false"),
         ({"amp_dtype": "int8"}, "one of bfloat16, float16"),
         ({"img_size": "0x4"}, "HEIGHTxWIDTH such as 64x96"),
@@ -178,3 +186,86 @@ def test_a_preset_on_top_of_a_run_s_own_file(tmp_path: Path) -> None:
 def test_settings_that_would_do_nothing(line: str, sentence: str) -> None:
     with pytest.raises(VitletError, match=sentence):
         parse_line(line)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_setting_belongs_to_one_group(kind: type[BaseConfig]) -> None:
+    """It is declared under one heading, whichever classes declare it again with another default."""
+    for item in fields(kind):
+        assert isinstance(item.metadata["group"], Group)
+        declared = [each.__dataclass_fields__.get(item.name) for each in kind.__mro__ if issubclass(each, Settings)]
+        assert {each.metadata["group"] for each in declared if each is not None} == {item.metadata["group"]}
+    assert {item.name for item in fields(kind)} == {item.name for item in kind.settings()} | {"tasks"}
+
+
+def test_a_detector_has_no_setting_of_a_classifier() -> None:
+    unknown = {item.name for item in RunConfig.settings()} - {item.name for item in DetectConfig.settings()}
+    assert {"mixup", "aug", "model", "init", "fold", "lr_base", "balance_tasks", "cache"} <= unknown
+    for kind in (DetectConfig, SegmentConfig):
+        assert not hasattr(kind, "mixup")
+        assert not issubclass(kind, RunConfig)
+        with pytest.raises(VitletError, match="unknown key 'mixup'"):
+            kind.from_dict({"mixup": 0.5})
+    assert not (DetectConfig().fsdp or DetectConfig().compile or DetectConfig().freeze)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_help_shows_the_groups(kind: type[BaseConfig]) -> None:
+    parser = Parser(prog="vitlet")
+    add_run_flags(parser, kind)
+    headings = re.findall(r"^(\w[\w ]*):$", parser.format_help(), flags=re.MULTILINE)
+    groups = ["data", "model", "optimisation", "augmentation", "hardware", "checkpoints and logging", "run", "tasks"]
+    assert headings == ["positional arguments", "options", *groups]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_of_older_runs(kind: type[BaseConfig]) -> None:
+    """Keys, values and order are as they were before the settings had groups."""
+    stored = yaml.safe_load(OLDER[kind])
+    config = kind.from_dict(stored)
+    assert list(config.to_dict().items()) == list(stored.items())
+    assert yaml.safe_load(config.dump()) == stored
+    assert replace(config, seed=3).to_dict() == {**stored, "seed": 3}
+
+
+OLDER: dict[type[BaseConfig], str] = {
+    RunConfig: """
+{data: digits, data_dir: null, download: false, class_list: null, partial: false, classes: null,
+  val_fraction: 0.1, folds: null, fold: 1, group_by: null, fraction: 1.0, per_class: null, skip_unreadable: false,
+  model: vit_tiny_patch16_224, model_kwargs: {}, pretrain: false, positions: auto, init: null,
+  freeze: false, layer_decay: null, pretrained: false, img_size: [32, 48], in_chans: 3, num_classes: 7,
+  drop_path: 0.0, epochs: 100, batch_size: 128, grad_accum_steps: 1, lr: 0.001, lr_base: null,
+  lr_base_size: 256, lr_base_scale: linear, min_lr: 1.0e-05, weight_decay: 0.05, warmup_epochs: null,
+  clip_grad: 5.0, model_ema: false, model_ema_decay: 0.9998, patience: null, aug: light, crop: auto,
+  scale: 0.35, hflip: 0.5, aa: 'off', color_jitter: 0.0, reprob: 0.0, smoothing: 0.1, mixup: 0.0,
+  cutmix: 0.0, balance: none, class_weights: null, crop_pct: null, seed: 0, balance_tasks: fixed,
+  device: auto, amp: false, amp_dtype: bfloat16, compile: false, grad_checkpointing: false,
+  fsdp: false, workers: null, cache: auto, cache_dir: null, checkpoint_epochs: 1, checkpoint_steps: null,
+  checkpoint_minutes: 10.0, checkpoint_hist: 2, log_wandb: false, log_mlflow: false, log_trackio: false,
+  task: {drloc: 0.5, sprel: 1.0}, drloc: {schedule: ramp, variant: ce}, sprel: {view: mega,
+    mega_side: 4}}
+""",
+    DetectConfig: """
+{job: detect train, data: coco, val_fraction: 0.1, model_kwargs: {}, layer_decay: null, pretrained: false,
+  drop_path: 0.0, epochs: 12, batch_size: 16, grad_accum_steps: 1, lr: 0.0001, min_lr: 0.0,
+  weight_decay: 0.05, warmup_epochs: null, clip_grad: null, model_ema: false, model_ema_decay: 0.9998,
+  patience: null, hflip: 0.5, seed: 0, device: auto, amp: false, amp_dtype: bfloat16, grad_checkpointing: false,
+  workers: null, checkpoint_epochs: 1, checkpoint_steps: null, checkpoint_minutes: 10.0, checkpoint_hist: 2,
+  log_wandb: false, log_mlflow: false, log_trackio: false, backbone: resnet50, sched: step,
+  decay_milestones: '8,11', decay_rate: 0.1, head: mask-rcnn, cascade_masks: last, min_side: 480,
+  max_side: 800, long_side: 1333, head_width: 256, box_width: 1024, task: {drloc: 0.5, sprel: 1.0},
+  drloc: {schedule: ramp, variant: ce}, sprel: {view: mega, mega_side: 4}}
+""",
+    SegmentConfig: """
+{job: segment train, data: ade20k, val_fraction: 0.1, model_kwargs: {}, layer_decay: null, pretrained: false,
+  img_size: [512, 512], drop_path: 0.0, epochs: 100, batch_size: 16, grad_accum_steps: 1, lr: 6.0e-05,
+  min_lr: 0.0, weight_decay: 0.01, warmup_epochs: null, clip_grad: null, model_ema: false, model_ema_decay: 0.9998,
+  patience: null, hflip: 0.5, seed: 0, device: auto, amp: false, amp_dtype: bfloat16, grad_checkpointing: false,
+  workers: null, checkpoint_epochs: 1, checkpoint_steps: null, checkpoint_minutes: 10.0, checkpoint_hist: 2,
+  log_wandb: false, log_mlflow: false, log_trackio: false, backbone: resnet50, sched: linear,
+  decay_milestones: '8,11', decay_rate: 0.1, short_side: null, rescale_min: 0.5, rescale_max: 2.0,
+  photometric: true, test_scales: '1', ignore_index: 255, decoder_channels: 512, auxiliary: 0.4,
+  task: {drloc: 0.5, sprel: 1.0}, drloc: {schedule: ramp, variant: ce}, sprel: {view: mega,
+    mega_side: 4}}
+""",
+}

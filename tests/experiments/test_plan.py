@@ -11,7 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from vitlet.cli import main
-from vitlet.cli.plan_flags import parse_plan
+from vitlet.cli.commands.plan import parse_plan
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.errors import VitletError
 from vitlet.experiments.planning.counting import Counting, SavedBytes, Work
@@ -300,7 +300,7 @@ def test_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--tflops", "10"], "needs both --tflops and --bandwidth"),
         (["--tflops", "10", "--bandwidth", "9"], "needs --memory"),
         (["--device", "cpu", "--efficiency", "0.5"], "this machine is measured"),
-        (["--price", "dear"], "invalid float value: 'dear'"),
+        (["--price", "dear"], "price is 'dear'; it needs to be a number"),
         (["--prize", "1"], "Did you mean '--price'"),
         (["--task", "drlok=1"], "unknown task 'drlok'"),
     ],

@@ -12,11 +12,21 @@ from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 import yaml
 
-from vitlet.config import PRESET, TERM_OPTIONS, RunConfig
+from vitlet.config import PRESET, TERM_OPTIONS, BaseConfig, RunConfig
+from vitlet.config.setting import TASK, Group, Settings
 from vitlet.errors import VitletError, nearest
 from vitlet.tasks import TASKS
-from vitlet.tasks.declared import Option, declared_options, declared_weight, require_task
+from vitlet.tasks.declared import declared_options, declared_weight, require_task
 from vitlet.values import Names
+
+USUAL: dict[str, dict[str, Any]] = {
+    "run": {"metavar": "RUN", "help": "run folder"},
+    "runs": {"metavar": "RUN", "nargs": "+", "help": "run folders; several are compared"},
+    "--data-dir": {"help": "of DATA: folder of named datasets, or of the images that a table lists"},
+    "--device": {"default": "auto", "help": "auto, cpu, cuda, cuda:1, mps [auto]"},
+    "--json": {"action": "store_true", "help": "print JSON"},
+}
+"""Arguments that mean the same to several commands."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -24,6 +34,11 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=Formatter, **options)
+
+    def add_usual(self, *names: str) -> None:
+        """Add arguments of `USUAL`."""
+        for name in names:
+            self.add_argument(name, **USUAL[name])
 
     def error(self, message: str) -> NoReturn:
         """Turn argparse's complaint into ours."""
@@ -48,56 +63,50 @@ class Formatter(argparse.HelpFormatter):
         super().__init__(prog, max_help_position=34, width=118)
 
 
-def add_run_flags(parser: Parser, kind: type[RunConfig] = RunConfig) -> None:
+def add_run_flags(parser: Parser, kind: type[BaseConfig] = RunConfig) -> None:
     """DATA, ``-c``, one flag per setting of this kind of run, ``--task`` and the tasks' own flags."""
     about = next(str(item.metadata["help"]) for item in kind.settings() if item.name == "data")
     parser.add_argument("data", metavar="DATA", nargs="?", default=argparse.SUPPRESS, help=about)
     parser.add_argument("-c", "--config", metavar="FILE", help="YAML file with the same keys; flags override it")
-    hints = get_type_hints(kind)
-    group = parser.add_argument_group("settings")
-    for item in kind.settings():
-        if item.name == "data":
-            continue
-        names = [*item.metadata["flags"], "--" + item.name.replace("_", "-")]
-        shown = _with_default(item.metadata["help"], None if item.default is MISSING else item.default)
-        _add_flag(group, names, item.name, hints[item.name], shown)
-    group = parser.add_argument_group("tasks")
-    group.add_argument(
-        "--task",
-        metavar="NAME[=WEIGHT]",
-        action="append",
-        default=argparse.SUPPRESS,
-        help=f"a task beside the labels, at its suggested weight or another; or none; repeatable ({', '.join(TASKS)})",
-    )
+    tasks = add_settings(parser, kind).get(TASK) or parser.add_argument_group(TASK.title)
+    about = "a task beside the labels, at its suggested weight or another; or none; repeatable"
+    how: dict[str, Any] = {"metavar": "NAME[=WEIGHT]", "action": "append", "default": argparse.SUPPRESS}
+    tasks.add_argument("--task", help=f"{about} ({', '.join(TASKS)})", **how)
     for name in TASKS:
         try:
-            options: dict[str, Option] = {**declared_options(name), **TERM_OPTIONS}
+            options = declared_options(name) | TERM_OPTIONS
         except VitletError:  # of a package that is broken: said when its task is asked for, and by `vitlet tasks`
             continue
         for key, option in options.items():
-            flag = f"--{name}.{key.replace('_', '-')}"
-            _add_flag(group, [flag], f"{name}.{key}", option.hint, _with_default(option.help, option.default))
+            _add_flag(tasks, [], f"{name}.{key}", option.hint, option.help, option.default)
+
+
+def add_settings(parser: Parser, kind: type[Settings]) -> dict[Group, Any]:
+    """One flag per setting but DATA, by group, that of tasks last; returns these parts of ``--help``."""
+    hints, parts = get_type_hints(kind), {}
+    for item in sorted(kind.settings(), key=lambda item: item.metadata["group"] is TASK):
+        group, short = item.metadata["group"], item.metadata["flag"]
+        if group not in parts:
+            parts[group] = parser.add_argument_group(group.title)
+        if item.name != "data":
+            default = None if item.default is MISSING else item.default
+            names = [short] if short else []
+            _add_flag(parts[group], names, item.name, hints[item.name], item.metadata["help"], default)
+    return parts
 
 
 def run_settings(namespace: argparse.Namespace) -> dict[str, Any]:
     """The file's values overridden by the flags that were given, under the keys of a YAML file."""
-    given = {key: value for key, value in vars(namespace).items() if key not in ("config", "command")}
-    values = RunConfig.read(namespace.config) if namespace.config else {}
-    weights = dict(values.get("task") or {}) if isinstance(values.get("task"), dict) else values.get("task")
-    entries = given.pop("task", [])
-    if "none" in entries:
-        if len(entries) > 1:
-            raise VitletError("--task none means no task at all; leave it out, or the others.")
-        entries, weights = [], {}
-        values = {key: value for key, value in values.items() if key not in TASKS}
-    for entry in entries:
-        name, separator, weight = entry.partition("=")
-        if separator and not weight:
-            raise VitletError(f"--task {entry}: needs a weight, such as --task {name}=0.5.")
-        require_task(name)
-        weights = {**(weights or {}), name: weight or declared_weight(name)}
-    if weights is not None:
-        values["task"] = weights
+    given = dict(vars(namespace))
+    file, entries = given.pop("config"), given.pop("task", [])
+    values = RunConfig.read(file) if file else {}
+    stored = values.get("task") or {}
+    if entries == ["none"]:
+        values = {key: value for key, value in values.items() if key not in TASKS} | {"task": {}}
+    elif "none" in entries:
+        raise VitletError("--task none means no task at all; leave it out, or the others.")
+    elif entries and isinstance(stored, dict):
+        values["task"] = stored | dict(map(_weighted, entries))
     if "aug" in given and given["aug"] != values.get("aug", given["aug"]):
         values = {key: value for key, value in values.items() if key not in PRESET}  # a run's file holds its preset's
     if "data" in given and given["data"] != values.get("data", given["data"]):
@@ -113,23 +122,30 @@ def run_settings(namespace: argparse.Namespace) -> dict[str, Any]:
     return values
 
 
-def _add_flag(group: Any, names: list[str], key: str, hint: Any, shown: str) -> None:
-    choices = [inner for inner in get_args(hint) if inner is not type(None)] or [hint]
-    base = choices[0] if get_origin(hint) is not Literal else hint
+def _weighted(entry: str) -> tuple[str, str | float]:
+    name, separator, weight = entry.partition("=")
+    if separator and not weight:
+        raise VitletError(f"--task {entry}: needs a weight, such as --task {name}=0.5.")
+    require_task(name)
+    return name, weight or declared_weight(name)
+
+
+def _add_flag(group: Any, short: list[str], key: str, hint: Any, about: str, default: Any) -> None:
+    """The flag of a setting or of a task's option; not given, it leaves no trace in the parsed arguments."""
+    base = hint if get_origin(hint) is Literal else next(iter(get_args(hint)), hint)
+    shown = about if default is None or "default" in about else f"{about} [{default}]"
+    names = [*short, "--" + key.replace("_", "-")]
     options: dict[str, Any] = {"dest": key, "default": argparse.SUPPRESS, "help": shown.replace("%", "%%")}
     if base is bool:
-        group.add_argument(*names, action=argparse.BooleanOptionalAction, **options)
+        options["action"] = argparse.BooleanOptionalAction
     elif key == "model_kwargs":
-        group.add_argument(*names, nargs="+", metavar="NAME=VALUE", **options)
+        options |= {"nargs": "+", "metavar": "NAME=VALUE"}
     elif base == Names:
-        group.add_argument(*names, nargs="+", metavar="NAME", **options)
+        options |= {"nargs": "+", "metavar": "NAME"}
     else:
         words = "|".join(map(str, get_args(base))) if get_origin(base) is Literal else ""
-        group.add_argument(*names, metavar=words or key.rpartition(".")[2].upper(), **options)
-
-
-def _with_default(help_text: str, default: Any) -> str:
-    return help_text if default is None or "default" in help_text else f"{help_text} [{default}]"
+        options["metavar"] = words or key.rpartition(".")[2].upper()
+    group.add_argument(*names, **options)
 
 
 def _pairs(entries: Sequence[str]) -> dict[str, Any]:

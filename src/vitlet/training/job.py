@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, Self
 import torch
 from torch import nn
 
-from vitlet.config import RunConfig
+from vitlet.config import BaseConfig
 from vitlet.objective import Objective
 from vitlet.objective.schedules import Schedule
 from vitlet.training.distributed import World
@@ -85,7 +85,7 @@ class Job(ABC):
 
     SCORES: ClassVar[type[Measured]]
 
-    config: RunConfig
+    config: BaseConfig
     objective: Objective
     model: nn.Module
     device: torch.device

@@ -50,6 +50,7 @@ class ImageJob(Job):
 
     SCORES = Scores
     labelled: ClassVar[bool]
+    config: RunConfig
 
     def __init__(
         self,

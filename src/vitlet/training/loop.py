@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,13 +43,11 @@ from vitlet.training.not_finite import not_finite_error
 from vitlet.training.optim import make_autocast
 from vitlet.training.progress import Reporter
 from vitlet.training.resume import find_unfinished, given_settings, is_sharded, resumed
-from vitlet.training.run_folder import RunFolder
+from vitlet.training.run_folder import Config, RunFolder
 from vitlet.training.saver import Saver
 from vitlet.training.signals import Interrupts
 from vitlet.training.state import Means, State
 from vitlet.training.trackers import open_trackers, require_trackers
-
-Settings = TypeVar("Settings", bound=RunConfig)
 
 
 def train(
@@ -77,8 +75,8 @@ def train(
 
 
 def train_job(
-    config: Settings,
-    find_job: Callable[[Settings], type[Job]],
+    config: Config,
+    find_job: Callable[[Config], type[Job]],
     *,
     title: str,
     given: Mapping[str, Any] | None = None,
@@ -101,8 +99,8 @@ def train_job(
 
 
 def _train(
-    config: Settings,
-    find_job: Callable[[Settings], type[Job]],
+    config: Config,
+    find_job: Callable[[Config], type[Job]],
     world: World,
     title: str,
     given: Mapping[str, Any] | None,
@@ -325,8 +323,4 @@ class Trainer:
         """How the batch is shared and where the learning rate comes from."""
         config, size = self.config, self.order.batch_size
         parts = f"{self.world.size} x {config.grad_accum_steps} x {size // self.order.parts}"
-        rule = f"learning rate {config.lr:g}"
-        if config.lr_base is not None:
-            ratio = f"{config.batch_size} / {config.lr_base_size}"
-            rule += f" = {config.lr_base:g} x " + (ratio if config.lr_base_scale == "linear" else f"sqrt({ratio})")
-        return f"{size} images a step (processes x accumulated parts x images: {parts}), {rule}"
+        return f"{size} images a step (processes x accumulated parts x images: {parts}), {config.learning_rate_rule}"

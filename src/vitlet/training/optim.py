@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitlet.config import RunConfig
+from vitlet.config import BaseConfig
 from vitlet.models.initialise import layer_decay_groups
 from vitlet.objective import Objective
 
 
-def make_optimizer(objective: Objective, config: RunConfig) -> torch.optim.Optimizer:
+def make_optimizer(objective: Objective, config: BaseConfig) -> torch.optim.Optimizer:
     """AdamW; no decay on 1-D parameters nor on those the network itself excludes (position tables)."""
     model: Any = objective.backbone.model
     excluded: set[str] = model.no_weight_decay() if hasattr(model, "no_weight_decay") else set()
@@ -33,7 +33,7 @@ def make_optimizer(objective: Objective, config: RunConfig) -> torch.optim.Optim
     return torch.optim.AdamW([group for group in groups if group["params"]], lr=config.lr, fused=True)
 
 
-def make_autocast(config: RunConfig, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+def make_autocast(config: BaseConfig, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
     """Mixed precision as the settings say."""
     if not config.amp:
         return nullcontext

@@ -7,19 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitlet.config import RunConfig
+from vitlet.config import BaseConfig, RunConfig
 from vitlet.errors import VitletError
 from vitlet.training.run_folder import Config, read_config, run_name
 
 
-def differing(path: Path, given: Mapping[str, Any], kind: type[RunConfig] = RunConfig) -> list[str]:
+def differing(path: Path, given: Mapping[str, Any], kind: type[BaseConfig] = RunConfig) -> list[str]:
     """The settings among these that a run's own contradict, in words; those free to change do not count."""
     stored = read_config(path, kind).to_dict()
     return differences(stored, kind.from_dict({**stored, **given}).to_dict(), kind)
 
 
 def differences(
-    stored: Mapping[str, Any], asked: Mapping[str, Any], kind: type[RunConfig], owner: str = "the run"
+    stored: Mapping[str, Any], asked: Mapping[str, Any], kind: type[BaseConfig], owner: str = "the run"
 ) -> list[str]:
     """Where two sets of settings differ, in words, but for those that are free to change."""
     free = {item.name for item in kind.settings() if item.metadata["free"]}
@@ -62,7 +62,7 @@ def resumed(config: Config, given: Mapping[str, Any]) -> Config:
     return continued(path, given, type(config))
 
 
-def find_unfinished(config: RunConfig) -> Path | None:
+def find_unfinished(config: BaseConfig) -> Path | None:
     """The newest run under ``runs/`` of these very settings, none of them open, that has not come to its end."""
     found = [path.parent for path in Path("runs").glob(f"{run_name(config)}-*/config.yaml")]
     for path in sorted(found, key=lambda run: (run / "config.yaml").stat().st_mtime, reverse=True):
@@ -75,13 +75,13 @@ def find_unfinished(config: RunConfig) -> Path | None:
     return None
 
 
-def given_settings(config: RunConfig) -> dict[str, Any]:
+def given_settings(config: BaseConfig) -> dict[str, Any]:
     """The settings that differ from the defaults."""
     usual = type(config)().to_dict()
     return {key: value for key, value in config.to_dict().items() if value != usual.get(key)}
 
 
-def is_sharded(config: RunConfig) -> bool:
+def is_sharded(config: BaseConfig) -> bool:
     """Whether this run, or the one it continues, spreads its weights over processes."""
     stored = Path(config.resume or "auto")
     return config.fsdp or ((stored / "config.yaml").is_file() and read_config(stored, type(config)).fsdp)

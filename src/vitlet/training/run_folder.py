@@ -21,12 +21,12 @@ from typing import Any, TypeVar, overload
 
 from filelock import FileLock, Timeout
 
-from vitlet.config import RunConfig
+from vitlet.config import BaseConfig, RunConfig
 from vitlet.errors import VitletError, first_line
 from vitlet.training.files import sync
 from vitlet.training.trackers import Tracker
 
-Config = TypeVar("Config", bound=RunConfig)
+Config = TypeVar("Config", bound=BaseConfig)
 
 OWN = (
     *("config.yaml", "metrics.jsonl", "metrics.csv", "events.*", "last", "best", "checkpoints", "result.json"),
@@ -44,7 +44,7 @@ class RunFolder:
         self.trackers: list[Tracker] = []
 
     @staticmethod
-    def create(config: RunConfig) -> RunFolder:
+    def create(config: BaseConfig) -> RunFolder:
         """A new folder, or an emptied one if the user asked for that; resolved settings written first."""
         path = Path(config.output) if config.output else next_free(Path("runs"), config)
         path = path if path.name else path.absolute()
@@ -156,13 +156,13 @@ def _require_only_a_run(path: Path) -> None:
         )
 
 
-def run_name(config: RunConfig) -> str:
+def run_name(config: BaseConfig) -> str:
     """DATA-MODEL, in letters that any file system takes."""
     data = "".join(c if c.isalnum() or c in "-_" else "_" for c in Path(config.data).name) or "data"
     return f"{data}-{config.network}"
 
 
-def next_free(root: Path, config: RunConfig) -> Path:
+def next_free(root: Path, config: BaseConfig) -> Path:
     """``runs/DATA-MODEL-1`` and so on, the first number that is free."""
     number = 1
     while (root / f"{run_name(config)}-{number}").exists():
@@ -178,7 +178,7 @@ def read_config(path: Path) -> RunConfig: ...
 def read_config(path: Path, kind: type[Config]) -> Config: ...
 
 
-def read_config(path: Path, kind: type[RunConfig] = RunConfig) -> RunConfig:
+def read_config(path: Path, kind: type[BaseConfig] = RunConfig) -> BaseConfig:
     """The settings of a run folder, which has to be of this kind."""
     if not path.is_dir():
         raise VitletError(f"no such run folder: {path}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitlet.backbones import Backbone
-from vitlet.config import RunConfig, TaskConfig
+from vitlet.config import BaseConfig, RunConfig, TaskConfig
 from vitlet.errors import VitletError
 from vitlet.models.factory import data_statistics
 from vitlet.objective import Objective, Term
@@ -17,7 +17,7 @@ from vitlet.tokens.rotated import Rotated
 from vitlet.tokens.views import Chain, PlainView, ViewMaker
 
 
-def make_terms(config: RunConfig, backbone: Backbone) -> list[Term]:
+def make_terms(config: BaseConfig, backbone: Backbone) -> list[Term]:
     """The tasks of a run with their weight schedules and views."""
     terms = []
     for name, chosen in config.tasks.items():

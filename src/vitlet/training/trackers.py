@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from vitlet.config import RunConfig
+from vitlet.config import BaseConfig
 from vitlet.errors import VitletError, first_line
 
 
@@ -68,7 +68,7 @@ class MLflow:
         self.library.end_run()
 
 
-def open_trackers(config: RunConfig, path: Path, done: int) -> list[Tracker]:
+def open_trackers(config: BaseConfig, path: Path, done: int) -> list[Tracker]:
     """All that the settings ask for."""
     settings = config.to_dict()
     others: dict[str, Callable[[Any], Tracker]] = {
@@ -86,7 +86,7 @@ def open_trackers(config: RunConfig, path: Path, done: int) -> list[Tracker]:
     return trackers
 
 
-def require_trackers(config: RunConfig) -> None:
+def require_trackers(config: BaseConfig) -> None:
     """Refuse a tracker that is not installed, before anything is written."""
     for name in ("wandb", "trackio", "mlflow"):
         if getattr(config, f"log_{name}"):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from vitlet.analysis.report.charts import Series, line_chart
 from vitlet.analysis.report.markup import Markup, joined, tag
-from vitlet.analysis.report.record import RunRecord
+from vitlet.analysis.report.record import AnyRecord
 
 HIDDEN = {"epoch", "val/count"}
 
@@ -25,7 +25,7 @@ TITLES = {
 GROUPS = ("Accuracy", "Losses", "Tasks", "Learning rate, task weights, throughput")
 
 
-def curves(records: Sequence[RunRecord]) -> Markup:
+def curves(records: Sequence[AnyRecord]) -> Markup:
     """Charts of every logged number, grouped."""
     keys = dict.fromkeys(key for record in records for row in record.rows for key in row)
     grouped: dict[str, list[Markup]] = {group: [] for group in GROUPS}
@@ -56,7 +56,7 @@ def _level_of(key: str, known: Sequence[str]) -> str | None:
     return found[0] if found and key.count("/") == 2 else None
 
 
-def _lines(records: Sequence[RunRecord], key: str) -> list[Series]:
+def _lines(records: Sequence[AnyRecord], key: str) -> list[Series]:
     lines: list[Series] = []
     levels: dict[str, Series] = {}
     for number, record in enumerate(records):

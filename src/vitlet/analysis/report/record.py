@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar, overload
 
 from filelock import FileLock, Timeout
 
-from vitlet.config import RunConfig
+from vitlet.config import BaseConfig, RunConfig
 from vitlet.errors import VitletError, first_line
 from vitlet.statistics import Interval, wilson
 from vitlet.training.checkpoint import MANIFEST
@@ -19,11 +19,12 @@ from vitlet.training.inputs import choose_crop
 from vitlet.training.run_folder import read_config, read_rows
 
 State = Literal["finished", "training", "stopped"]
+Kind = TypeVar("Kind", bound=BaseConfig, covariant=True)
 
 
 @dataclass(frozen=True)
-class RunRecord:
-    """One run.
+class JobRecord(Generic[Kind]):
+    """One run, whose settings are of some kind.
 
     Attributes:
         path: of its folder.
@@ -37,7 +38,7 @@ class RunRecord:
 
     path: Path
     name: str
-    config: RunConfig
+    config: Kind
     rows: list[dict[str, Any]]
     result: Mapping[str, Any]
     state: State
@@ -90,7 +91,19 @@ class RunRecord:
         return f"still training, {done} so far" if self.state == "training" else f"not finished, {done}"
 
 
-def read_run(path: Path, name: str, kind: type[RunConfig] = RunConfig) -> RunRecord:
+AnyRecord = JobRecord[BaseConfig]
+RunRecord = JobRecord[RunConfig]
+
+
+@overload
+def read_run(path: Path, name: str) -> RunRecord: ...
+
+
+@overload
+def read_run(path: Path, name: str, kind: type[BaseConfig]) -> AnyRecord: ...
+
+
+def read_run(path: Path, name: str, kind: type[BaseConfig] = RunConfig) -> AnyRecord:
     """Read the folder of a run of this kind; anything else is refused."""
     config = read_config(path, kind)
     try:
@@ -102,7 +115,7 @@ def read_run(path: Path, name: str, kind: type[RunConfig] = RunConfig) -> RunRec
     except ValueError as problem:
         raise VitletError(f"the numbers in {path} cannot be read: {first_line(problem)}.") from problem
     state: State = "finished" if result else "training" if is_training(path) else "stopped"
-    return RunRecord(path, name, config, rows, result, state, _manifest(path))
+    return JobRecord(path, name, config, rows, result, state, _manifest(path))
 
 
 def is_training(path: Path) -> bool:

@@ -8,13 +8,13 @@ from pathlib import Path
 from vitlet.analysis.report.curves import curves
 from vitlet.analysis.report.markup import Markup, joined, name_of, number_cell, table, tag
 from vitlet.analysis.report.page import page, write_page
-from vitlet.analysis.report.record import RunRecord, read_run, run_names
-from vitlet.config import RunConfig
+from vitlet.analysis.report.record import AnyRecord, read_run, run_names
+from vitlet.config import BaseConfig, RunConfig
 from vitlet.errors import VitletError
 from vitlet.transfer.detection.settings import DetectConfig
 from vitlet.transfer.segmentation.settings import SegmentConfig
 
-KINDS: dict[str, type[RunConfig]] = {kind.JOB: kind for kind in (DetectConfig, SegmentConfig)}
+KINDS: dict[str, type[BaseConfig]] = {kind.JOB: kind for kind in (DetectConfig, SegmentConfig)}
 
 
 def job_of(run: Path) -> str:
@@ -43,7 +43,7 @@ def report_transfer(runs: Sequence[Path], output: Path) -> Path:
     return output
 
 
-def _numbers(records: Sequence[RunRecord]) -> Markup:
+def _numbers(records: Sequence[AnyRecord]) -> Markup:
     """Every final number, a row each; COCO has none for a size that no object has."""
     found = [record.scores or ("val", {}) for record in records]
     names = list(dict.fromkeys(name for _, scores in found for name in scores))
@@ -59,14 +59,14 @@ def _numbers(records: Sequence[RunRecord]) -> Markup:
     return table(head, rows, numbers=range(1, len(head)))
 
 
-def _notes(record: RunRecord) -> Markup:
+def _notes(record: AnyRecord) -> Markup:
     said = [f"{record.name}: {record.progress()}", f"data: {record.result.get('data', record.config.data)}"]
     return joined(
         [tag("p", name_of(line, most=400), class_="small") for line in (*said, *record.result.get("warnings", []))]
     )
 
 
-def _settings(records: Sequence[RunRecord], kind: type[RunConfig]) -> Markup:
+def _settings(records: Sequence[AnyRecord], kind: type[BaseConfig]) -> Markup:
     """What differs from the usual settings in any of the runs."""
     usual = kind().to_dict()
     chosen = [record.config.to_dict() for record in records]
@@ -77,7 +77,7 @@ def _settings(records: Sequence[RunRecord], kind: type[RunConfig]) -> Markup:
     return table(["setting", *(name_of(record.name) for record in records)], rows)
 
 
-def _classes(records: Sequence[RunRecord]) -> Markup:
+def _classes(records: Sequence[AnyRecord]) -> Markup:
     """The main number of every class on the test images, where there are any."""
     tested = [record for record in records if record.result.get("test_per_class")]
     if not tested:

@@ -1,14 +1,16 @@
-"""``vitlet plan``."""
+"""``vitlet plan``: the flags of ``vitlet train``, and its own. No torch here."""
 
 from __future__ import annotations
 
 import json
 
+from vitlet.cli.flags import Parser, add_run_flags, add_settings, run_settings
+from vitlet.config import RunConfig
+from vitlet.experiments.planning.request import PlanRequest
+
 
 def run(words: list[str]) -> int:
     """Run the command."""
-    from vitlet.cli.plan_flags import parse_plan
-
     config, request, as_json = parse_plan(words)
     from vitlet.experiments.planning.plan import plan
     from vitlet.experiments.planning.table import print_plan
@@ -19,3 +21,22 @@ def run(words: list[str]) -> int:
     else:
         print_plan(found)
     return 0
+
+
+def parse_plan(words: list[str]) -> tuple[RunConfig, PlanRequest, bool]:
+    """Settings of the run, what is asked of the plan, and whether to answer in JSON."""
+    parser = Parser(
+        prog="vitlet plan",
+        description="Predict the memory, step time, hours and cost of a run. Takes the flags of `vitlet train`, so that"
+        " a command line is planned by writing plan instead of train. --device is here: this [default], which measures"
+        " this machine in a few seconds, or a100, a100-40gb, h100, v100, rtx3090, rtx4090, l4, t4 by their published"
+        " peaks.",
+    )
+    parser.add_usual("--json")
+    add_settings(parser, PlanRequest)
+    add_run_flags(parser)
+    chosen = parser.parse_all(words)
+    as_json = vars(chosen).pop("json")
+    wishes = {item.name: vars(chosen).pop(item.name) for item in PlanRequest.settings() if item.name in chosen}
+    config = RunConfig.from_dict(run_settings(chosen), source="vitlet plan")
+    return config, PlanRequest(**PlanRequest.coerced(wishes, "vitlet plan")), as_json

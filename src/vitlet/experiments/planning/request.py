@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from math import inf
 
+from vitlet.config.setting import COUNT, POSITIVE_SHARE, Group, Range, Settings
 from vitlet.errors import VitletError
 
-
-def _wish(default: Any, help_text: str) -> Any:
-    return field(default=default, metadata={"help": help_text})
+PLAN = Group("plan")
+FINITE = Range("above 0", lambda value: 0 < value < inf)
 
 
 @dataclass(frozen=True)
-class PlanRequest:
+class PlanRequest(Settings):
     """How many devices, how fast, at what price."""
 
-    images: int | None = _wish(None, "number of training images, in place of DATA")
-    devices: int = _wish(1, "number of devices that share a step")
-    price: float | None = _wish(None, "of one device for an hour, in any currency")
-    efficiency: float | None = _wish(None, "share of a named device's peak that products achieve (default: 0.5)")
-    tflops: float | None = _wish(None, "of your own device: trillions of operations a second at the run's precision")
-    bandwidth: float | None = _wish(None, "of your own device's memory, GB/s")
-    memory: float | None = _wish(None, "of your own device, or to leave it less: GiB")
-    link: float | None = _wish(None, "GB/s that one device sends to the others (default: the device's)")
+    images: int | None = PLAN(None, "number of training images, in place of DATA", COUNT)
+    devices: int = PLAN(1, "number of devices that share a step", COUNT)
+    price: float | None = PLAN(
+        None, "of one device for an hour, in any currency", Range("0 or more", lambda value: 0 <= value < inf)
+    )
+    efficiency: float | None = PLAN(
+        None,
+        "share of a named device's peak that products achieve (default: 0.5)",
+        POSITIVE_SHARE,
+    )
+    tflops: float | None = PLAN(
+        None, "of your own device: trillions of operations a second at the run's precision", FINITE
+    )
+    bandwidth: float | None = PLAN(None, "of your own device's memory, GB/s", FINITE)
+    memory: float | None = PLAN(None, "of your own device, or to leave it less: GiB", FINITE)
+    link: float | None = PLAN(None, "GB/s that one device sends to the others (default: the device's)", FINITE)
 
     def __post_init__(self) -> None:
-        for name, least in (("images", 1), ("devices", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise VitletError(f"{name} is {value}; it needs to be {least} or more.")
-        for name in ("efficiency", "tflops", "bandwidth", "memory", "link"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise VitletError(f"{name} is {value:g}; it needs to be above 0.")
-        if self.price is not None and not 0 <= self.price < float("inf"):
-            raise VitletError(f"price is {self.price:g}; it needs to be 0 or more.")
-        if self.efficiency is not None and self.efficiency > 1:
-            raise VitletError(f"efficiency is {self.efficiency:g}; it needs to be between 0 and 1.")
+        super().__post_init__()
         if (self.tflops is None) != (self.bandwidth is None):
             raise VitletError("a device of your own needs both --tflops and --bandwidth; found one of them.")
         if self.tflops is not None and self.memory is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vitlet.config import setting
+from vitlet.config.setting import AUG, COUNT, DATA, MODEL
 from vitlet.errors import VitletError
 from vitlet.transfer.common.settings import TransferConfig
 
@@ -19,20 +19,17 @@ class DetectConfig(TransferConfig):
 
     JOB: ClassVar[str] = "detect train"
 
-    data: str = setting("coco", "folder with annotations/instances_*.json and the images, or COCO files beside images")
-    head: Literal["mask-rcnn", "cascade"] = setting("mask-rcnn", "Mask R-CNN, or three cascaded stages of it")
-    cascade_masks: Literal["last", "all"] = setting("last", "of cascade: the stages that have a head for masks")
-    min_side: int = setting(480, "shorter side of training images, drawn in steps of 32 between this ...")
-    max_side: int = setting(800, "... and this, which evaluation uses")
-    long_side: int = setting(1333, "longer side at most")
-    head_width: int = setting(256, "channels of the feature pyramid and of the mask head")
-    box_width: int = setting(1024, "units of the box head")
+    data: str = DATA("coco", "folder with annotations/instances_*.json and the images, or COCO files beside images")
+    head: Literal["mask-rcnn", "cascade"] = MODEL("mask-rcnn", "Mask R-CNN, or three cascaded stages of it")
+    cascade_masks: Literal["last", "all"] = MODEL("last", "of cascade: the stages that have a head for masks")
+    min_side: int = AUG(480, "shorter side of training images, drawn in steps of 32 between this ...", COUNT)
+    max_side: int = AUG(800, "... and this, which evaluation uses", COUNT)
+    long_side: int = AUG(1333, "longer side at most", COUNT)
+    head_width: int = MODEL(256, "channels of the feature pyramid and of the mask head", COUNT)
+    box_width: int = MODEL(1024, "units of the box head", COUNT)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("min_side", "max_side", "long_side", "head_width", "box_width"):
-            if getattr(self, name) < 1:
-                raise VitletError(f"{name} is {getattr(self, name)}; it needs to be 1 or more.")
         if not self.min_side <= self.max_side <= self.long_side:
             raise VitletError(
                 f"min_side, max_side and long_side are {self.min_side}, {self.max_side} and {self.long_side}; each"

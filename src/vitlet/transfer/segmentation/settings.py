@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vitlet.config import setting
+from vitlet.config.setting import AUG, COUNT, DATA, MODEL, NONNEGATIVE, OPTIM
 from vitlet.errors import VitletError
-from vitlet.transfer.common.settings import UNUSED, TransferConfig, numbers
+from vitlet.transfer.common.settings import TransferConfig, numbers
 from vitlet.values import ImageSize
 
 
@@ -16,22 +16,21 @@ class SegmentConfig(TransferConfig):
     """A run that trains a segmenter."""
 
     JOB: ClassVar[str] = "segment train"
-    UNUSED: ClassVar[frozenset[str]] = UNUSED - {"img_size"}
 
-    data: str = setting("ade20k", "folder with images and masks, split into train and val or not; or ADE20K's layout")
-    img_size: ImageSize | None = setting((512, 512), "training crops, a side or HEIGHTxWIDTH")
-    short_side: int | None = setting(None, "shorter side of images before they are rescaled (default: of img_size)")
-    rescale_min: float = setting(0.5, "training images are rescaled by a factor between this ...")
-    rescale_max: float = setting(2.0, "... and this")
-    photometric: bool = setting(True, "change brightness, contrast, saturation and hue of training images")
-    test_scales: str = setting("1", "average the answers at these scales in evaluation, such as 0.5,0.75,1,1.25")
-    ignore_index: int = setting(255, "value of mask pixels that do not count")
-    decoder_channels: int = setting(512, "channels of UPerNet")
-    auxiliary: float = setting(0.4, "weight of the auxiliary head's loss; 0 for none")
-    epochs: int = setting(100, "passes over the training images")
-    lr: float = setting(6e-5, "peak learning rate of AdamW")
-    weight_decay: float = setting(0.01, "weight decay; none on biases, norms and other 1-D parameters")
-    sched: Literal["step", "linear", "cosine"] = setting("linear", "of the learning rate after its warm-up")
+    data: str = DATA("ade20k", "folder with images and masks, split into train and val or not; or ADE20K's layout")
+    img_size: ImageSize | None = MODEL((512, 512), "training crops, a side or HEIGHTxWIDTH")
+    short_side: int | None = AUG(None, "shorter side of images before they are rescaled (default: of img_size)", COUNT)
+    rescale_min: float = AUG(0.5, "training images are rescaled by a factor between this ...")
+    rescale_max: float = AUG(2.0, "... and this")
+    photometric: bool = AUG(True, "change brightness, contrast, saturation and hue of training images")
+    test_scales: str = AUG("1", "average the answers at these scales in evaluation, such as 0.5,0.75,1,1.25")
+    ignore_index: int = DATA(255, "value of mask pixels that do not count", NONNEGATIVE)
+    decoder_channels: int = MODEL(512, "channels of UPerNet", COUNT)
+    auxiliary: float = OPTIM(0.4, "weight of the auxiliary head's loss; 0 for none", NONNEGATIVE)
+    epochs: int = TransferConfig.redefault("epochs", 100)
+    lr: float = TransferConfig.redefault("lr", 6e-5)
+    weight_decay: float = TransferConfig.redefault("weight_decay", 0.01)
+    sched: Literal["step", "linear", "cosine"] = TransferConfig.redefault("sched", "linear")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,10 +40,6 @@ class SegmentConfig(TransferConfig):
                 f"rescale_min and rescale_max are {self.rescale_min:g} and {self.rescale_max:g}; needed are two factors"
                 " above 0, the second at least the first."
             )
-        for name, least in (("decoder_channels", 1), ("auxiliary", 0), ("ignore_index", 0), ("short_side", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise VitletError(f"{name} is {value:g}; it needs to be {least} or more.")
 
     @property
     def crop_size(self) -> tuple[int, int]:

@@ -1,0 +1,61 @@
+"""How training images of a classifier are changed, by presets and one by one; and how its classes are weighed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from vitlet.config.setting import AUG, NONNEGATIVE, POSITIVE_SHARE, SHARE, Settings
+from vitlet.errors import VitletError
+
+_PLAIN = {"scale": 0.08, "hflip": 0.5, "aa": "off", "color_jitter": 0.0, "reprob": 0.0, "mixup": 0.0, "cutmix": 0.0}
+_SWIN = {"aa": "rand-m9-mstd0.5-inc1", "reprob": 0.25, "smoothing": 0.1, "mixup": 0.8, "cutmix": 1.0}
+
+AUGMENTATIONS: dict[str, dict[str, Any]] = {
+    "none": _PLAIN | {"crop": "none", "hflip": 0.0, "smoothing": 0.0},
+    "light": _PLAIN | {"crop": "auto", "scale": 0.35, "smoothing": 0.1},
+    "drloc": _PLAIN | {"crop": "auto"} | _SWIN,
+    "relvit": _PLAIN | {"crop": "auto", "smoothing": 0.0},
+}
+"""What each preset sets. drloc: the Swin and DeiT recipe; relvit: crop and flip alone."""
+
+PRESET = frozenset(AUGMENTATIONS["none"])
+"""The settings that a preset fills in."""
+
+
+@dataclass(frozen=True)
+class AugmentationSettings(Settings):
+    """A preset and its parts, each of which can be set by itself."""
+
+    aug: Literal["light", "none", "drloc", "relvit"] = AUG("light", "augmentation preset; the parts below override")
+    crop: Literal["auto", "resized", "padded", "none"] | None = AUG(
+        None, "resized: a random part; padded: moved by a few pixels; auto: padded up to 64 px (default: by preset)"
+    )
+    scale: float | None = AUG(
+        None, "smallest share of the area that a resized crop keeps (default: by preset)", POSITIVE_SHARE
+    )
+    hflip: float | None = AUG(None, "probability of a horizontal flip; 0 for digits, text (default: by preset)", SHARE)
+    aa: str | None = AUG(None, "RandAugment such as rand-m9-mstd0.5-inc1, or off (default: by preset)")
+    color_jitter: float | None = AUG(None, "brightness, contrast and saturation (default: by preset)", SHARE)
+    reprob: float | None = AUG(None, "probability of random erasing (default: by preset)", SHARE)
+    smoothing: float | None = AUG(None, "label smoothing (default: by preset)", SHARE)
+    mixup: float | None = AUG(None, "mixup alpha, 0 for none (default: by preset)", NONNEGATIVE)
+    cutmix: float | None = AUG(None, "cutmix alpha, 0 for none (default: by preset)", NONNEGATIVE)
+    balance: Literal["none", "sampler", "weights"] = AUG(
+        "none", "imbalanced classes: draw each equally often, or weigh the loss"
+    )
+    class_weights: str | None = AUG(None, "of balance weights, such as 1,2.5,1 (default: by how rare a class is)")
+    crop_pct: float | None = AUG(
+        None,
+        "share of the side that evaluation's centre crop keeps (default: 0.875 after resized crops, else 1)",
+        POSITIVE_SHARE,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.class_weights is not None and self.balance != "weights":
+            raise VitletError("class_weights are given, but balance is not 'weights'. Add --balance weights.")
+
+    def preset(self) -> dict[str, Any]:
+        """What the preset fills in: the settings of it that are not given."""
+        return {name: value for name, value in AUGMENTATIONS[self.aug].items() if getattr(self, name) is None}

@@ -1,0 +1,234 @@
+"""The settings that every training run has, in groups; and how they are read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+import yaml
+
+from vitlet.config.setting import (
+    CHECKPOINTS,
+    COUNT,
+    DATA,
+    HARDWARE,
+    MODEL,
+    NONNEGATIVE,
+    OPTIM,
+    POSITIVE,
+    RUN,
+    SHARE,
+    TASK,
+    Range,
+    Settings,
+)
+from vitlet.config.task import TaskConfig
+from vitlet.errors import VitletError, nearest
+from vitlet.tasks.declared import require_task
+
+
+@dataclass(frozen=True)
+class DataSettings(Settings):
+    """Images to learn from."""
+
+    data: str = DATA("digits", "folder, zip or tar of class folders; CSV or Parquet table; .npz; dataset name")
+    val_fraction: float = DATA(
+        0.1,
+        "share of the training images held out where DATA has no val; 0 for none",
+        Range("0 or more and below 1, which leaves nothing to train on", lambda value: 0 <= value < 1),
+    )
+
+
+@dataclass(frozen=True)
+class ModelSettings(Settings):
+    """How the network is built and begins."""
+
+    model_kwargs: Mapping[str, Any] = MODEL({}, "further arguments of the model, NAME=VALUE")
+    layer_decay: float | None = MODEL(
+        None, "learning rate falls by this factor with each layer from the classifier", SHARE
+    )
+    pretrained: bool = MODEL(False, "start from timm's pretrained weights (fetched from the hub)")
+    drop_path: float = MODEL(0.0, "drop path rate", SHARE)
+
+
+@dataclass(frozen=True)
+class OptimSettings(Settings):
+    """Steps, learning rate, and what is kept of the weights."""
+
+    epochs: int = OPTIM(100, "passes over the training images", COUNT)
+    batch_size: int = OPTIM(128, "images per step, of all processes together", COUNT, flag="-b")
+    grad_accum_steps: int = OPTIM(1, "take a step's images in so many parts, to need less memory", COUNT)
+    lr: float = OPTIM(1e-3, "peak learning rate of AdamW", POSITIVE)
+    min_lr: float = OPTIM(1e-5, "learning rate at the end of the cosine", NONNEGATIVE)
+    weight_decay: float = OPTIM(0.05, "weight decay; none on biases, norms and other 1-D parameters", NONNEGATIVE)
+    warmup_epochs: float | None = OPTIM(None, "epochs of linear warm-up (default: a twentieth of the run)", NONNEGATIVE)
+    clip_grad: float | None = OPTIM(5.0, "largest norm of the gradient; none to leave it", NONNEGATIVE)
+    model_ema: bool = OPTIM(False, "evaluate and export a moving average of the weights")
+    model_ema_decay: float = OPTIM(
+        0.9998, "share of the average that stays at each step; at step t at most (1+t)/(10+t)", SHARE
+    )
+    patience: int | None = OPTIM(None, "stop after so many epochs without a better validation result", COUNT)
+    seed: int = OPTIM(0, "of weights, split, order and augmentation", NONNEGATIVE)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.warmup_epochs is not None and self.warmup_epochs >= self.epochs:
+            raise VitletError(f"warmup_epochs is {self.warmup_epochs:g}; it needs to be below epochs ({self.epochs}).")
+        if self.batch_size % self.grad_accum_steps:
+            raise VitletError(
+                f"batch_size is {self.batch_size}, which {self.grad_accum_steps} equal parts (grad_accum_steps) do not"
+                " divide; make it a multiple."
+            )
+
+    @property
+    def learning_rate_rule(self) -> str:
+        """The peak learning rate and where it comes from, in words."""
+        return f"learning rate {self.lr:g}"
+
+
+@dataclass(frozen=True)
+class TaskSettings(Settings):
+    """Auxiliary tasks by name; in a file, ``task`` maps names to weights, and each name to its options."""
+
+    tasks: Mapping[str, TaskConfig] = field(default_factory=dict, metadata={"group": TASK, "free": False})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, task in self.tasks.items():
+            task.check(name)
+
+
+@dataclass(frozen=True)
+class HardwareSettings(Settings):
+    """What the run computes on, and how."""
+
+    device: str = HARDWARE("auto", "auto, cpu, cuda, cuda:1, mps", free=True)
+    amp: bool = HARDWARE(False, "mixed precision")
+    amp_dtype: Literal["bfloat16", "float16"] = HARDWARE("bfloat16", "of mixed precision")
+    grad_checkpointing: bool = HARDWARE(False, "recompute activations in the backward pass: less memory, more time")
+    workers: int | None = HARDWARE(
+        None, "processes that load images (default: none on a CPU, else up to 8)", NONNEGATIVE, flag="-j", free=True
+    )
+
+
+@dataclass(frozen=True)
+class CheckpointSettings(Settings):
+    """What is saved while the run goes on, and where it is logged."""
+
+    checkpoint_epochs: int | None = CHECKPOINTS(1, "save the state every so many epochs; none for not", COUNT)
+    checkpoint_steps: int | None = CHECKPOINTS(None, "also every so many steps", COUNT)
+    checkpoint_minutes: float | None = CHECKPOINTS(10.0, "also every so many minutes; none for not", NONNEGATIVE)
+    checkpoint_hist: int = CHECKPOINTS(2, "checkpoints to keep", COUNT)
+    log_wandb: bool = CHECKPOINTS(False, "also log to Weights & Biases")
+    log_mlflow: bool = CHECKPOINTS(False, "also log to MLflow")
+    log_trackio: bool = CHECKPOINTS(False, "also log to Trackio")
+
+
+@dataclass(frozen=True)
+class LocationSettings(Settings):
+    """Where a run lies and how it is started; not written into its file."""
+
+    nproc: int | None = RUN(None, "processes to start on this machine (several machines: torchrun)", COUNT)
+    output: str | None = RUN(None, "the run's folder (default: a new one under runs/)")
+    overwrite: bool = RUN(False, "empty an existing run folder first")
+    resume: str | None = RUN(
+        None, "continue this run folder; auto: --output, or this command's last run, if it is there"
+    )
+
+
+@dataclass(frozen=True)
+class BaseConfig(
+    LocationSettings,
+    CheckpointSettings,
+    HardwareSettings,
+    TaskSettings,
+    OptimSettings,
+    ModelSettings,
+    DataSettings,
+):
+    """What the loop, the run folder and the reports know of any run: of a classifier, a detector, a segmenter."""
+
+    JOB: ClassVar[str]
+    """The command that such a run is started by."""
+
+    ORDER: ClassVar[str] = """
+        data data_dir download class_list partial classes val_fraction folds fold group_by fraction per_class
+        skip_unreadable model model_kwargs pretrain positions init freeze layer_decay pretrained img_size in_chans
+        num_classes drop_path epochs batch_size grad_accum_steps lr lr_base lr_base_size lr_base_scale min_lr
+        weight_decay warmup_epochs clip_grad model_ema model_ema_decay patience aug crop scale hflip aa color_jitter
+        reprob smoothing mixup cutmix balance class_weights crop_pct seed balance_tasks device amp amp_dtype compile
+        grad_checkpointing fsdp workers cache cache_dir checkpoint_epochs checkpoint_steps checkpoint_minutes
+        checkpoint_hist log_wandb log_mlflow log_trackio nproc output overwrite resume"""
+    """Of the keys in a run's file and of the flags, as older versions wrote them; of whichever settings there are."""
+
+    freeze = compile = fsdp = False  # settings of a classifier, which other runs go without
+
+    @property
+    def network(self) -> str:
+        """What the network is called in the name of a run's folder."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values under the keys of a YAML file; without where the run lies."""
+        plain: dict[str, Any] = {} if self.JOB == "train" else {"job": self.JOB}
+        for item in self.settings():
+            if item.metadata["group"] is not RUN:
+                value = getattr(self, item.name)
+                value = list(value) if isinstance(value, tuple) else value
+                plain[item.name] = dict(value) if isinstance(value, Mapping) else value
+        plain["task"] = {name: task.weight for name, task in self.tasks.items()}
+        return plain | {name: chosen for name, task in self.tasks.items() if (chosen := task.chosen())}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], *, source: str = "settings") -> Self:
+        """Checked settings from plain values; unknown keys are refused with the nearest known one."""
+        values = dict(values)
+        job = values.pop("job", cls.JOB)
+        if job != cls.JOB:
+            raise VitletError(f"{source} is of `vitlet {job}`; needed settings of `vitlet {cls.JOB}`.")
+        known = [item.name for item in cls.settings()]
+        weights = values.pop("task", None) or {}
+        if not isinstance(weights, Mapping):
+            raise VitletError(f"{source}: 'task' needs to map task names to weights, found {weights!r}.")
+        for name in weights:
+            require_task(str(name))
+            if name in known:
+                raise VitletError(
+                    f"{source}: {name!r} is a setting and, by an installed package, a task. Rename the task."
+                )
+        options = {name: values.pop(name, None) for name in weights}
+        for key in values:
+            if key not in known:
+                raise VitletError(_unknown_key(source, str(key), [*known, "task", *weights]))
+        chosen = cls.coerced(values, source)
+        tasks = {name: TaskConfig.from_values(name, weights[name], options[name], source) for name in weights}
+        return cls(**chosen, tasks=tasks)
+
+    @staticmethod
+    def read(path: str | Path) -> dict[str, Any]:
+        """The plain values of a YAML file; tags that would make objects are refused."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+            values = yaml.safe_load(text) or {}
+        except OSError as problem:
+            raise VitletError(f"cannot read the configuration {path}: {problem.strerror}.") from problem
+        except (yaml.YAMLError, UnicodeDecodeError) as problem:
+            reason = " ".join(str(problem).split())
+            raise VitletError(f"{path} is not a plain YAML file: {reason}.") from problem
+        if not isinstance(values, dict):
+            raise VitletError(f"{path} needs to hold 'key: value' lines, found {type(values).__name__}.")
+        return values
+
+    def dump(self) -> str:
+        """YAML text that starts the same run again."""
+        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+
+
+def _unknown_key(source: str, key: str, known: list[str]) -> str:
+    from vitlet.tasks import TASKS
+
+    if key in TASKS:
+        return f"{source}: options for {key!r} were given, but no weight. Add the task: --task {key}=0.5."
+    return f"{source}: unknown key {key!r}.{nearest(key, known)}"

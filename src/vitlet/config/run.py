@@ -1,0 +1,129 @@
+"""The settings of a classifier's run, and of its pre-training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
+
+from vitlet.config.augmentation import AugmentationSettings
+from vitlet.config.base import BaseConfig, DataSettings, HardwareSettings, ModelSettings, OptimSettings
+from vitlet.config.setting import COUNT, DATA, HARDWARE, MODEL, OPTIM, POSITIVE, POSITIVE_SHARE, TASK
+from vitlet.errors import VitletError
+from vitlet.values import ImageSize, Names
+
+
+@dataclass(frozen=True)
+class ClassifierData(DataSettings):
+    """Labelled images: which of them, and in which parts."""
+
+    data_dir: str | None = DATA(None, "folder of named datasets [data], or of the images that a table lists")
+    download: bool = DATA(False, "fetch a named dataset that is not there")
+    class_list: str | None = DATA(None, "file with the class ids of imagenet100")
+    partial: bool = DATA(False, "accept a named dataset that is not complete")
+    classes: Names | None = DATA(None, "only these classes")
+    folds: int | None = DATA(None, "cross-validation: split the training images into this many parts ...")
+    fold: int = DATA(1, "... of which this one, from 1, validates", COUNT)
+    group_by: str | None = DATA(None, "pattern on the path, or column of a table: its images stay on one side")
+    fraction: float = DATA(
+        1.0, "share of the training images to use; larger shares contain smaller ones", POSITIVE_SHARE
+    )
+    per_class: int | None = DATA(None, "number of training images of each class to use", COUNT)
+    skip_unreadable: bool = DATA(False, "leave out files that cannot be read, and count them")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fold != 1 and self.folds is None:
+            raise VitletError(f"fold is {self.fold}, but folds is not given: into how many parts? Add --folds 5.")
+
+
+@dataclass(frozen=True)
+class ClassifierModel(ModelSettings):
+    """A network by its name, what it learns from, and the weights that it begins with."""
+
+    model: str = MODEL("vit_tiny_patch16_224", "timm model name, see `vitlet models`")
+    pretrain: bool = MODEL(False, "learn from the tasks alone, without labels, as `vitlet pretrain` does")
+    positions: Literal["auto", "on", "off"] = MODEL(
+        "auto", "positional embedding; auto: off in pre-training whose answers it would give away"
+    )
+    init: str | None = MODEL(None, "start from the weights of a run, folder or file: all but the classifier")
+    freeze: bool = MODEL(False, "with init: train the classifier alone")
+    img_size: ImageSize | None = MODEL(None, "side of the images or HEIGHTxWIDTH (default: the model's)")
+    in_chans: int = MODEL(3, "channels of the images: 1 grey, 3 RGB, other numbers as the files have them", COUNT)
+    num_classes: int | None = MODEL(None, "size of the classifier (default: the number of classes)", COUNT)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.freeze and (self.pretrain or not (self.init or self.pretrained)):
+            raise VitletError("freeze trains the classifier alone, which needs learned weights: add --init RUN.")
+        if self.init is not None and self.pretrained:
+            raise VitletError("init and pretrained both give the first weights; leave one of them out.")
+
+    @property
+    def network(self) -> str:
+        """The model's name."""
+        return self.model
+
+
+@dataclass(frozen=True)
+class ClassifierOptim(OptimSettings):
+    """A learning rate that grows with the batch."""
+
+    lr_base: float | None = OPTIM(
+        None, "instead of lr: the rate for lr_base_size images a step, scaled to batch_size", POSITIVE
+    )
+    lr_base_size: int = OPTIM(256, "images a step that lr_base is meant for", COUNT)
+    lr_base_scale: Literal["linear", "sqrt"] = OPTIM("linear", "how lr_base grows with the images a step")
+
+    @property
+    def learning_rate_rule(self) -> str:
+        """The peak learning rate and where it comes from, in words."""
+        if self.lr_base is None:
+            return super().learning_rate_rule
+        ratio = f"{self.batch_size} / {self.lr_base_size}"
+        scaled = ratio if self.lr_base_scale == "linear" else f"sqrt({ratio})"
+        return f"{super().learning_rate_rule} = {self.lr_base:g} x {scaled}"
+
+
+@dataclass(frozen=True)
+class ClassifierHardware(HardwareSettings):
+    """Ways to run a step, and a cache of decoded images."""
+
+    compile: bool = HARDWARE(False, "compile the network and its tasks with torch.compile")
+    fsdp: bool = HARDWARE(False, "spread weights, gradients and optimizer over the processes (FSDP2)")
+    cache: Literal["auto", "none"] = HARDWARE(
+        "auto", "keep decoded images that do not fit into memory on disk", free=True
+    )
+    cache_dir: str | None = HARDWARE(None, "of that cache (default: vitlet in the user's cache folder)", free=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fsdp and self.amp and self.amp_dtype == "float16":
+            raise VitletError("fsdp does not work with float16; leave out --fsdp, or use --amp-dtype bfloat16.")
+
+
+@dataclass(frozen=True)
+class RunConfig(ClassifierHardware, AugmentationSettings, ClassifierOptim, ClassifierModel, ClassifierData, BaseConfig):
+    """A training run of a classifier. Names are those of timm's training script where it has them."""
+
+    JOB: ClassVar[str] = "train"
+
+    balance_tasks: Literal["fixed", "uncertainty", "gradients"] = TASK(
+        "fixed", "weights of tasks; uncertainty: divided by learned spreads; gradients: by how hard each pulls"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pretrain and self.balance != "none":
+            raise VitletError(f"balance is {self.balance!r}, but pre-training looks at no labels. Leave it out.")
+        if self.balance_tasks == "gradients":  # differentiates each loss by itself, which some ways of a step forbid
+            half = self.amp and self.amp_dtype == "float16"
+            ways = {"compile": self.compile, "fsdp": self.fsdp, "grad_checkpointing": self.grad_checkpointing}
+            barred = [name for name, chosen in (ways | {"amp_dtype float16": half}).items() if chosen]
+            if barred:
+                raise VitletError(
+                    f"balance_tasks gradients does not work with {barred[0]}; use uncertainty, or leave it out."
+                )
+
+    def resolved(self, **settings: Any) -> Self:
+        """The same run with the preset's augmentation, and ``settings``, filled in."""
+        return replace(self, **self.preset(), **settings)
