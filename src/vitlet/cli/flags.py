@@ -32,8 +32,8 @@ USUAL: dict[str, dict[str, Any]] = {
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one sentence, with the nearest known flag."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, formatter_class=Formatter, **options)
+    def __init__(self, prog: str, description: str | None = None, **options: Any) -> None:
+        super().__init__(prog, description=description, allow_abbrev=False, formatter_class=Formatter, **options)
 
     def add_usual(self, *names: str) -> None:
         """Add arguments of `USUAL`."""

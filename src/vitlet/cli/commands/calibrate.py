@@ -1,4 +1,5 @@
-"""``vitlet calibrate``."""
+"""Fit one temperature on validation images, so that probabilities can be believed. It is kept in the run's folder;
+predict, serve and export use it from then on. Remove calibration.json to undo it."""
 
 from __future__ import annotations
 
@@ -10,18 +11,11 @@ from vitlet.cli.flags import Parser
 
 def run(words: list[str]) -> int:
     """Run the command."""
-    parser = Parser(
-        prog="vitlet calibrate",
-        description="Fit one temperature on validation images, so that probabilities can be believed. It is kept in the"
-        " run's folder; predict, serve and export use it from then on. Remove calibration.json to undo it.",
-    )
-    parser.add_argument("run", metavar="RUN", help="run folder")
-    parser.add_argument(
-        "data", metavar="DATA", nargs="?", help="labelled images to fit it on (default: the run's validation images)"
-    )
-    parser.add_argument("--data-dir", help="of DATA: folder of named datasets, or of the images that a table lists")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps [auto]")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser = Parser("vitlet calibrate", __doc__)
+    parser.add_usual("run")
+    about = "labelled images to fit it on (default: the run's validation images)"
+    parser.add_argument("data", metavar="DATA", nargs="?", help=about)
+    parser.add_usual("--data-dir", "--device", "--json")
     chosen = parser.parse_all(words)
     from vitlet.cli.summary import say
     from vitlet.inference.calibrate import calibrate
@@ -33,10 +27,9 @@ def run(words: list[str]) -> int:
     say(f"temperature {found.temperature:.3f}")
     for name, part in (("fitted on", found.fitted), ("not seen by the fit:", found.tested)):
         if part is not None:
-            say(
-                f"{name} {part.data}, {part.images} images: ECE {part.ece_before:.2f} -> {part.ece_after:.2f} %,"
-                f" loss {part.loss_before:.3f} -> {part.loss_after:.3f}"
-            )
+            error = f"ECE {part.ece_before:.2f} -> {part.ece_after:.2f} %"
+            loss = f"loss {part.loss_before:.3f} -> {part.loss_after:.3f}"
+            say(f"{name} {part.data}, {part.images} images: {error}, {loss}")
     if found.tested is None:
         say("note: no test images are at hand that were not fitted on, so how it does on unseen ones is open.")
     return 0

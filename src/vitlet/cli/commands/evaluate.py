@@ -1,4 +1,4 @@
-"""``vitlet evaluate``."""
+"""Accuracy of a run's best weights."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ from vitlet.errors import VitletError
 
 def run(words: list[str]) -> int:
     """Run the command."""
-    parser = Parser(prog="vitlet evaluate", description="Accuracy of a run's best weights.")
-    parser.add_argument("run", metavar="RUN", help="run folder")
+    parser = Parser("vitlet evaluate", __doc__)
+    parser.add_usual("run")
     parser.add_argument("data", metavar="DATA", nargs="?", help="folder of class folders (default: the run's own data)")
-    parser.add_argument(
-        "--split", choices=("val", "test"), help="of the run's own data (default: test if there is one)"
-    )
-    parser.add_argument("--data-dir", help="of DATA: folder of named datasets, or of the images that a table lists")
+    about = "of the run's own data (default: test if there is one)"
+    parser.add_argument("--split", choices=("val", "test"), help=about)
     parser.add_argument("-b", "--batch-size", type=int, default=128, help="images per step [128]")
     parser.add_argument("-j", "--workers", type=int, default=0, help="processes that load images [0]")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps [auto]")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_usual("--data-dir", "--device", "--json")
     chosen = parser.parse_all(words)
     if chosen.data and chosen.split:
         raise VitletError("--split chooses among the run's own data; leave it out when DATA is given.")

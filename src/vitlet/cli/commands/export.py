@@ -1,4 +1,5 @@
-"""``vitlet export``."""
+"""A run for other programs, with preprocessing, class names and a model card; compared with the network before it is
+handed over. `vitlet predict` and `vitlet serve` take exports like runs."""
 
 from __future__ import annotations
 
@@ -11,36 +12,26 @@ from vitlet.errors import VitletError
 
 def run(words: list[str]) -> int:
     """Run the command."""
-    parser = Parser(
-        prog="vitlet export",
-        description="A run for other programs, with preprocessing, class names and a model card; compared with the"
-        " network before it is handed over. `vitlet predict` and `vitlet serve` take exports like runs.",
-    )
-    parser.add_argument("run", metavar="RUN", help="run folder")
+    parser = Parser("vitlet export", __doc__)
+    parser.add_usual("run")
     formats = ("safetensors", "timm", "torch", "onnx", "openvino")
     parser.add_argument("--format", choices=formats, required=True, help="what to write")
     parser.add_argument("--output", metavar="DIR", type=Path, help="folder to write [RUN/export/FORMAT]")
-    parser.add_argument(
-        "--dtype",
-        choices=("float32", "bfloat16"),
-        default="float32",
-        help="of the weights; of torch and openvino also of the arithmetic [float32]",
-    )
+    about = "of the weights; of torch and openvino also of the arithmetic [float32]"
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help=about)
     parser.add_argument("--license", metavar="ID", default="unknown", help="of the weights, for the card, as in SPDX")
     chosen = parser.parse_all(words)
     if not re.fullmatch(r"[A-Za-z0-9.+-]+", chosen.license):
         raise VitletError(f"--license {chosen.license!r}: needs an identifier such as apache-2.0 or cc-by-4.0.")
     from vitlet.cli.summary import say
     from vitlet.inference.export import export_run
+    from vitlet.inference.runtimes import has_bfloat16
 
     folder, parity = export_run(
         Path(chosen.run), chosen.format, chosen.output, dtype=chosen.dtype, licence=chosen.license
     )
     say(f"compared with the network: {parity}")
-    if chosen.format == "openvino" and chosen.dtype == "bfloat16":
-        from vitlet.inference.runtimes import has_bfloat16
-
-        if not has_bfloat16():
-            say("note: this CPU has no instructions for bfloat16: here OpenVINO computes in float32 instead.")
+    if chosen.format == "openvino" and chosen.dtype == "bfloat16" and not has_bfloat16():
+        say("note: this CPU has no instructions for bfloat16: here OpenVINO computes in float32 instead.")
     say(f"export: {folder}")
     return 0

@@ -1,4 +1,4 @@
-"""``vitlet models``."""
+"""Names of networks; timm's wildcards work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from vitlet.errors import VitletError
 
 def run(words: list[str]) -> int:
     """Run the command."""
-    parser = Parser(prog="vitlet models", description="Names of networks; timm's wildcards work.")
+    parser = Parser("vitlet models", __doc__)
     parser.add_argument("pattern", metavar="PATTERN", nargs="?", default="", help="such as 'vit*' or 'swin'")
     parser.add_argument("--attention", action="store_true", help="only those whose attention maps can be read")
     parser.add_argument("--small", action="store_true", help="those made for 32, 64 and 96 px, with grids and speeds")
@@ -20,8 +20,8 @@ def run(words: list[str]) -> int:
         from vitlet.models.small_list import measured_on, small_models
 
         print_small_models(small_models(), measured_on())
-        return 0
-    from vitlet.models.factory import find_models
+    else:
+        from vitlet.models.factory import find_models
 
-    print("\n".join(find_models(chosen.pattern, attention=chosen.attention)))
+        print("\n".join(find_models(chosen.pattern, attention=chosen.attention)))
     return 0

@@ -1,4 +1,6 @@
-"""``vitlet plan``: the flags of ``vitlet train``, and its own. No torch here."""
+"""Predict the memory, step time, hours and cost of a run. Takes the flags of `vitlet train`, so that a command line is
+planned by writing plan instead of train. --device is here: this [default], which measures this machine in a few
+seconds, or a100, a100-40gb, h100, v100, rtx3090, rtx4090, l4, t4 by their published peaks."""
 
 from __future__ import annotations
 
@@ -25,13 +27,7 @@ def run(words: list[str]) -> int:
 
 def parse_plan(words: list[str]) -> tuple[RunConfig, PlanRequest, bool]:
     """Settings of the run, what is asked of the plan, and whether to answer in JSON."""
-    parser = Parser(
-        prog="vitlet plan",
-        description="Predict the memory, step time, hours and cost of a run. Takes the flags of `vitlet train`, so that"
-        " a command line is planned by writing plan instead of train. --device is here: this [default], which measures"
-        " this machine in a few seconds, or a100, a100-40gb, h100, v100, rtx3090, rtx4090, l4, t4 by their published"
-        " peaks.",
-    )
+    parser = Parser("vitlet plan", __doc__)
     parser.add_usual("--json")
     add_settings(parser, PlanRequest)
     add_run_flags(parser)

@@ -1,4 +1,4 @@
-"""``vitlet predict``."""
+"""Classes of images, most likely first."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ standard input. Exit code: 0; 2 if nothing could be done; 3 if some images could
 
 def run(words: list[str]) -> int:
     """Run the command."""
-    parser = Parser(prog="vitlet predict", description="Classes of images, most likely first.", epilog=AFTER)
+    parser = Parser("vitlet predict", __doc__, epilog=AFTER)
     parser.add_argument("run", metavar="RUN", help="run or export folder; several are asked together (their mean)")
     parser.add_argument("images", metavar="IMAGE", nargs="+", help="files, folders, patterns, -")
     parser.add_argument("--topk", type=int, default=3, help="classes to name for each image [3]")
-    parser.add_argument(
-        "--tta", choices=("flip", "crops", "all"), default="none", help="mean over mirrored views, corners, or both"
-    )
+    about = "mean over mirrored views, corners, or both"
+    parser.add_argument("--tta", choices=("flip", "crops", "all"), default="none", help=about)
     parser.add_argument("--format", choices=("table", "csv", "json"), default="table", help="[table]")
     parser.add_argument("--json", action="store_true", help="the same as --format json")
     parser.add_argument("--output", metavar="FILE", type=Path, help="write there what would be printed")
     parser.add_argument("--embed", metavar="FILE", type=Path, help="what the classifier sees, as .npy or .parquet")
     parser.add_argument("-b", "--batch-size", type=int, default=64, help="images at a time [64]")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps [auto]")
+    parser.add_usual("--device")
     chosen = parser.parse_all(words)
     folders = [chosen.run]
     while chosen.images and _is_network(Path(chosen.images[0])):

@@ -1,4 +1,4 @@
-"""``vitlet study``."""
+"""Run a grid of runs; begun again, it goes on where it was."""
 
 from __future__ import annotations
 
@@ -22,14 +22,28 @@ if TYPE_CHECKING:
 
 def run(words: list[str]) -> int:
     """Run the command; 1 if a cell failed or cannot run."""
-    chosen = _parser().parse_all(words)
+    parser = Parser("vitlet study", __doc__)
+    parser.add_argument("study", metavar="STUDY", help="YAML file, folder with study.yaml, or a table of the papers")
+    parser.add_argument("--scale", choices=("full", "small"), help="of a table [full]")
+    parser.add_argument("--seeds", type=int, help="of a table [3]")
+    parser.add_argument("--data-dir", type=Path, help="folder of the datasets")
+    about = "of the records (default: beside the study's file)"
+    parser.add_argument("--output", metavar="FOLDER", type=Path, help=about)
+    parser.add_argument(
+        "--work", metavar="FOLDER", type=Path, default="runs/studies", help="of the runs [runs/studies]"
+    )
+    parser.add_argument("--engine", choices=("local", "ray"), default="local", help="where cells run [local]")
+    parser.add_argument("--address", help="of the Ray cluster (default: this machine's)")
+    parser.add_argument("--processes", type=int, help="cells at once (default: one per core)")
+    parser.add_argument("--only", metavar="TEXT", default="", help="only cells whose name holds this")
+    parser.add_argument("--list", action="store_true", help="name the cells that would run")
+    chosen = parser.parse_all(words)
     from vitlet.experiments.studies.named import find_study
     from vitlet.experiments.studies.records import records_folder
     from vitlet.experiments.studies.scheduler import Place, alone
 
     study, file = find_study(chosen.study, scale=chosen.scale, seeds=chosen.seeds)
-    output = Path(chosen.output) if chosen.output else records_folder(file)
-    place = Place(file, output, Path(chosen.work) / study.name, Path(chosen.data_dir) if chosen.data_dir else None)
+    place = Place(file, chosen.output or records_folder(file), chosen.work / study.name, chosen.data_dir)
     with nullcontext() if chosen.list else alone(place.work):
         return _run(study, place, chosen)
 
@@ -64,22 +78,6 @@ def _run(study: Study, place: Place, chosen: argparse.Namespace) -> int:
         print_rows(summarise(study, records))
         board.say(f"tables and pictures: vitlet report {reported}")
     return 1 if progress.failed or absent else 0
-
-
-def _parser() -> Parser:
-    parser = Parser(prog="vitlet study", description="Run a grid of runs; begun again, it goes on where it was.")
-    parser.add_argument("study", metavar="STUDY", help="YAML file, folder with study.yaml, or a table of the papers")
-    parser.add_argument("--scale", choices=("full", "small"), help="of a table [full]")
-    parser.add_argument("--seeds", type=int, help="of a table [3]")
-    parser.add_argument("--data-dir", help="folder of the datasets")
-    parser.add_argument("--output", metavar="FOLDER", help="of the records (default: beside the study's file)")
-    parser.add_argument("--work", metavar="FOLDER", default="runs/studies", help="of the runs [runs/studies]")
-    parser.add_argument("--engine", choices=("local", "ray"), default="local", help="where cells run [local]")
-    parser.add_argument("--address", help="of the Ray cluster (default: this machine's)")
-    parser.add_argument("--processes", type=int, help="cells at once (default: one per core)")
-    parser.add_argument("--only", metavar="TEXT", default="", help="only cells whose name holds this")
-    parser.add_argument("--list", action="store_true", help="name the cells that would run")
-    return parser
 
 
 def _engine(chosen: argparse.Namespace, place: Place) -> Engine:

@@ -1,4 +1,4 @@
-"""``vitlet tasks``."""
+"""The tasks and their options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from vitlet.cli.flags import Parser
 
 def run(words: list[str]) -> int:
     """Run the command."""
-    Parser(prog="vitlet tasks", description="The tasks and their options.").parse_all(words)
+    Parser("vitlet tasks", __doc__).parse_all(words)
     from vitlet.cli.summary import print_tasks, say
     from vitlet.config import TERM_OPTIONS
     from vitlet.errors import VitletError
@@ -17,7 +17,7 @@ def run(words: list[str]) -> int:
     shown, broken = {}, []
     for name in TASKS:
         try:
-            shown[name] = (summary(name), declared_weight(name), {**declared_options(name), **TERM_OPTIONS})
+            shown[name] = (summary(name), declared_weight(name), declared_options(name) | TERM_OPTIONS)
         except VitletError as problem:  # of a package that is installed, but broken
             broken.append(str(problem))
     print_tasks(shown)

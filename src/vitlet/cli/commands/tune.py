@@ -1,26 +1,24 @@
-"""``vitlet tune``."""
+"""Search learning rate and weights of tasks on validation images; then: vitlet train -c FOLDER/best.yaml."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from vitlet.cli.flags import Parser, add_run_flags, run_settings
+from vitlet.config import RunConfig
 from vitlet.errors import VitletError
 
 
 def run(words: list[str]) -> int:
     """Run the command."""
-    about = "Search learning rate and weights of tasks on validation images; then: vitlet train -c FOLDER/best.yaml."
-    parser = Parser(prog="vitlet tune", description=about)
+    parser = Parser("vitlet tune", __doc__)
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no try that would end later [60]")
     parser.add_argument("--trials", type=int, help="at most so many tries (default: as the time allows)")
     add_run_flags(parser)
     chosen = parser.parse_all(words)
     minutes, trials = vars(chosen).pop("minutes"), vars(chosen).pop("trials")
-    settings = run_settings(chosen)
-    from vitlet.config import RunConfig
-
-    config = RunConfig.from_dict(settings, source="vitlet tune")
+    given = run_settings(chosen)
+    config = RunConfig.from_dict(given, source="vitlet tune")
     if config.pretrain or config.resume:
         raise VitletError("vitlet tune trains with labels, from the start; leave --pretrain and --resume out.")
     if (config.nproc or 1) > 1:
@@ -30,7 +28,7 @@ def run(words: list[str]) -> int:
     from vitlet.training.run_folder import run_name
 
     folder = Path(config.output or f"runs/tune-{run_name(config)}")
-    best, found = tune(config, folder, minutes=minutes, trials=trials, open_tasks="task" not in settings, say=say)
+    best, found = tune(config, folder, minutes=minutes, trials=trials, open_tasks="task" not in given, say=say)
     (folder / "best.yaml").write_text(best.dump(), encoding="utf-8")
     say("tries, best first:")
     for each in found:
