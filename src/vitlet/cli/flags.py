@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import MISSING
+from functools import partial
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 import yaml
@@ -33,7 +34,8 @@ class Parser(argparse.ArgumentParser):
     """Says what is wrong in one sentence, with the nearest known flag."""
 
     def __init__(self, prog: str, description: str | None = None, **options: Any) -> None:
-        super().__init__(prog, description=description, allow_abbrev=False, formatter_class=Formatter, **options)
+        wider = partial(argparse.HelpFormatter, max_help_position=34, width=118)
+        super().__init__(prog, description=description, allow_abbrev=False, formatter_class=wider, **options)
 
     def add_usual(self, *names: str) -> None:
         """Add arguments of `USUAL`."""
@@ -54,13 +56,6 @@ class Parser(argparse.ArgumentParser):
                 raise VitletError(f"unknown flag {flag}.{nearest(flag, known)} See `{self.prog} --help`.")
             raise VitletError(f"unexpected argument {flag!r}. See `{self.prog} --help`.")
         return namespace
-
-
-class Formatter(argparse.HelpFormatter):
-    """A little wider than argparse's."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=34, width=118)
 
 
 def add_run_flags(parser: Parser, kind: type[BaseConfig] = RunConfig) -> None:

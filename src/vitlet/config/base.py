@@ -26,6 +26,7 @@ from vitlet.config.setting import (
 )
 from vitlet.config.task import TaskConfig
 from vitlet.errors import VitletError, nearest
+from vitlet.tasks import TASKS
 from vitlet.tasks.declared import require_task
 
 
@@ -199,12 +200,14 @@ class BaseConfig(
                     f"{source}: {name!r} is a setting and, by an installed package, a task. Rename the task."
                 )
         options = {name: values.pop(name, None) for name in weights}
-        for key in values:
-            if key not in known:
-                raise VitletError(_unknown_key(source, str(key), [*known, "task", *weights]))
-        chosen = cls.coerced(values, source)
+        unknown = next((str(key) for key in values if key not in known), "")
+        if unknown in TASKS:
+            needed = f"Add the task: --task {unknown}=0.5."
+            raise VitletError(f"{source}: options for {unknown!r} were given, but no weight. {needed}")
+        if unknown:
+            raise VitletError(f"{source}: unknown key {unknown!r}.{nearest(unknown, [*known, 'task', *weights])}")
         tasks = {name: TaskConfig.from_values(name, weights[name], options[name], source) for name in weights}
-        return cls(**chosen, tasks=tasks)
+        return cls(**cls.coerced(values, source), tasks=tasks)
 
     @staticmethod
     def read(path: str | Path) -> dict[str, Any]:
@@ -224,11 +227,3 @@ class BaseConfig(
     def dump(self) -> str:
         """YAML text that starts the same run again."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
-
-
-def _unknown_key(source: str, key: str, known: list[str]) -> str:
-    from vitlet.tasks import TASKS
-
-    if key in TASKS:
-        return f"{source}: options for {key!r} were given, but no weight. Add the task: --task {key}=0.5."
-    return f"{source}: unknown key {key!r}.{nearest(key, known)}"

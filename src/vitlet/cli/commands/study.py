@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,9 +30,8 @@ def run(words: list[str]) -> int:
     parser.add_argument("--data-dir", type=Path, help="folder of the datasets")
     about = "of the records (default: beside the study's file)"
     parser.add_argument("--output", metavar="FOLDER", type=Path, help=about)
-    parser.add_argument(
-        "--work", metavar="FOLDER", type=Path, default="runs/studies", help="of the runs [runs/studies]"
-    )
+    work = "runs/studies"
+    parser.add_argument("--work", metavar="FOLDER", type=Path, default=work, help=f"of the runs [{work}]")
     parser.add_argument("--engine", choices=("local", "ray"), default="local", help="where cells run [local]")
     parser.add_argument("--address", help="of the Ray cluster (default: this machine's)")
     parser.add_argument("--processes", type=int, help="cells at once (default: one per core)")
@@ -117,16 +117,12 @@ def _absent(study: Study, cells: list[Cell], place: Place) -> dict[Cell, str]:
     from vitlet.experiments.studies.cell import located
     from vitlet.training.inputs import data_request
 
-    reasons: dict[tuple[Request, bool], str | None] = {}
-    found = {}
+    why, found = cache(_why_absent), {}
     for cell in cells:
         values = study.values(cell)
         for phase in filter(None, (values.pop("first", None), values)):
             config = RunConfig.from_dict(located(phase, place.data_dir))
-            asked = replace(data_request(config), seed=study.seeds[0]), config.pretrain
-            if asked not in reasons:
-                reasons[asked] = _why_absent(*asked)
-            if reason := reasons[asked]:
+            if reason := why(replace(data_request(config), seed=study.seeds[0]), config.pretrain):
                 found[cell] = reason
     return found
 

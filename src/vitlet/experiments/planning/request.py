@@ -22,9 +22,7 @@ class PlanRequest(Settings):
         None, "of one device for an hour, in any currency", Range("0 or more", lambda value: 0 <= value < inf)
     )
     efficiency: float | None = PLAN(
-        None,
-        "share of a named device's peak that products achieve (default: 0.5)",
-        POSITIVE_SHARE,
+        None, "share of a named device's peak that products achieve (default: 0.5)", POSITIVE_SHARE
     )
     tflops: float | None = PLAN(
         None, "of your own device: trillions of operations a second at the run's precision", FINITE
