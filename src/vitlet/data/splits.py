@@ -17,7 +17,7 @@ from vitlet.data.images import ImageSet, Subset
 from vitlet.data.randomness import mix_seed
 from vitlet.errors import VitletError
 
-Item = TypeVar("Item")
+_Item = TypeVar("_Item")
 
 
 def ranked(images: ImageSet, seed: int, salt: str) -> dict[int, list[int]]:
@@ -66,7 +66,7 @@ def hold_out(
     return _pick(images, set(range(len(images))) - held), _pick(images, held)
 
 
-def hold_out_items(items: Sequence[Item], fraction: float, seed: int) -> tuple[list[Item], list[Item]]:
+def hold_out_items(items: Sequence[_Item], fraction: float, seed: int) -> tuple[list[_Item], list[_Item]]:
     """Items without a class (images with boxes or masks) to train on, and a random share of them to validate on.
 
     The choice is a function of the number of items, their order and the seed.
