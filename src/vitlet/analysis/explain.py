@@ -29,6 +29,7 @@ from vitlet.tokens.attention import AttentionMap
 from vitlet.tokens.features import Needs
 from vitlet.tokens.views import View
 from vitlet.training.build import find_device
+from vitlet.training.jobs import job_class
 from vitlet.training.run_folder import read_config, run_weights
 
 
@@ -89,7 +90,7 @@ class Explainer:
     def load(run: Path, *, device: str = "auto") -> Explainer:
         """Read a run folder, pre-trained ones too."""
         config = read_config(run)
-        if not config.pretrain:
+        if job_class(config).labelled:
             return Explainer.of(Predictor.load(run, device=device), run)
         folder = run_weights(run).parent
         try:

@@ -27,6 +27,7 @@ from vitlet.tokens.features import Features, Needs
 from vitlet.tokens.views import View
 from vitlet.training.build import find_device
 from vitlet.training.inputs import data_request, other_request, readable_part
+from vitlet.training.jobs import job_class
 from vitlet.training.run_folder import read_config, run_weights
 
 
@@ -108,7 +109,7 @@ def probe(
                 chosen = torch.tensor(subset.indices)
             named = labels[chosen]
             block = _choose_layer([each[chosen] for each in layers], named, neighbours, layer)
-            number = block + 1 if config.pretrain and model is not None else None
+            number = block + 1 if model is not None and not job_class(config).labelled else None
             known, queries = centred(layers[block][chosen], of_tested[block])
             accuracy = knn_accuracy(known, named, queries, answers, neighbours)
             by_line = linear_accuracy(known, named, queries, answers) if linear else None
@@ -176,7 +177,7 @@ def centred(known: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
 
 def _features(model: nn.Module, images: Tensor, config: RunConfig) -> list[Tensor]:
     """What the classifier sees; in pre-training, whose tasks leave a class token untrained, each block's mean token."""
-    if not config.pretrain:
+    if job_class(config).labelled:
         return [pooled_features(model, images)]
     backbone = TimmBackbone(model, img_size=config.img_size, in_chans=config.in_chans)
     found: Features = backbone(View(images), Needs(every_grid=True))

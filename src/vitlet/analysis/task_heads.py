@@ -19,6 +19,7 @@ from vitlet.tasks.task import Places, Task
 from vitlet.tokens.views import View
 from vitlet.training.build import build_backbone, find_device
 from vitlet.training.checkpoint import Checkpoint, Checkpoints
+from vitlet.training.jobs import job_class
 from vitlet.training.run_folder import read_config
 from vitlet.training.state import WEIGHTS
 from vitlet.training.terms import make_terms
@@ -62,7 +63,7 @@ class Locator:
 
 def _objective(config: RunConfig, checkpoint: Checkpoint) -> Objective:
     """Network and heads as the checkpoint has them."""
-    classes = 0 if config.pretrain else config.num_classes or len(checkpoint.about["classes"])
+    classes = job_class(config).num_classes(config, len(checkpoint.about["classes"]))
     try:
         backbone, _ = build_backbone(replace(config, pretrained=False), classes)
         objective = Objective(backbone, make_terms(config, backbone))

@@ -28,6 +28,7 @@ from vitlet.training.build import find_device
 from vitlet.training.evaluate import Scores, evaluate
 from vitlet.training.files import checksum
 from vitlet.training.inputs import data_request, other_request, readable_part
+from vitlet.training.jobs import job_class
 from vitlet.training.run_folder import read_config, read_rows, run_weights
 
 CALIBRATION_FILE = "calibration.json"
@@ -73,7 +74,7 @@ class Predictor:
         if is_export(run):
             return _load_export(run, device)
         config = read_config(run)
-        if config.pretrain:
+        if not job_class(config).labelled:
             raise VitletError(
                 f"{run} was pre-trained without labels and has no classifier. Train one with `vitlet train DATA --init"
                 f" {run}`, or measure its features with `vitlet probe {run} DATA`."

@@ -9,6 +9,7 @@ from vitlet.analysis.report.predictions import Examined
 from vitlet.analysis.report.record import RunRecord, chosen_settings, repeats
 from vitlet.analysis.report.rendering import Keyed, Number, number
 from vitlet.statistics import Interval, calibration, paired_difference, student
+from vitlet.training.jobs import job_class
 
 SPLIT_NAMES = {"test": "test images", "val": "validation images", "train": "training images"}
 
@@ -36,7 +37,7 @@ def _card(run: Examined) -> dict[str, Any]:
     if (error := _calibration_error(run)) is not None:
         facts.append(("ECE", f"{error:.1f} %"))
     facts.append(("tasks", _tasks(record) or "labels only"))
-    if record.best is not None and not config.pretrain:
+    if record.best is not None and job_class(config).labelled:
         facts.append(("best epoch", str(record.best["epoch"])))
     if record.speed is not None:
         facts.append(("training", f"{record.speed:,.0f} images/s"))

@@ -13,10 +13,9 @@ from torch import Tensor
 from vitlet.analysis.explain import Explainer, Explanation
 from vitlet.analysis.report.record import RunRecord
 from vitlet.data.images import Dataset, ImageSet
-from vitlet.data.sources import load_dataset, load_unlabelled
 from vitlet.errors import VitletError
 from vitlet.pictures import spaced
-from vitlet.training.inputs import data_request
+from vitlet.training.jobs import job_class
 
 EXPLAINED = 8
 """Images that are explained, evenly spaced; attention distances are means over them."""
@@ -120,9 +119,7 @@ def examine(record: RunRecord, colour: int, *, most: int, device: str) -> Examin
 def _dataset(record: RunRecord) -> Dataset:
     """The data as the run saw it; nothing is fetched."""
     config = replace(record.config, download=False)
-    if config.pretrain:
-        return load_unlabelled(data_request(config))
-    dataset = load_dataset(data_request(config))
+    dataset = job_class(config).load_data(config)
     if record.classes and tuple(record.classes) != tuple(dataset.classes):
         raise VitletError(
             f"{config.data} now has the classes {_few(dataset.classes)}, the run was trained on {_few(record.classes)}."

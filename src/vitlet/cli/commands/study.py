@@ -6,7 +6,6 @@ import os
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,6 @@ from vitlet.errors import VitletError
 if TYPE_CHECKING:
     import argparse
 
-    from vitlet.data.sources import Request
     from vitlet.experiments.studies.definition import Cell, Study
     from vitlet.experiments.studies.ray_engine import RayEngine
     from vitlet.experiments.studies.scheduler import LocalEngine, StudyPaths
@@ -117,22 +115,25 @@ def _absent(study: Study, cells: list[Cell], place: StudyPaths) -> dict[Cell, st
     from vitlet.config import RunConfig
     from vitlet.experiments.studies.cell import located
     from vitlet.training.inputs import data_request
+    from vitlet.training.jobs import job_class
 
-    why, found = cache(_why_absent), {}
+    def why_absent(config: RunConfig) -> str | None:
+        try:
+            job_class(config).load_data(config)
+        except VitletError as problem:
+            return str(problem)
+        return None
+
+    reasons: dict[Any, str | None] = {}
+    found = {}
     for cell in cells:
         values = study.values(cell)
         for phase in filter(None, (values.pop("first", None), values)):
             config = RunConfig.from_dict(located(phase, place.data_dir))
-            if reason := why(replace(data_request(config), seed=study.seeds[0]), config.pretrain):
+            config = replace(config, seed=study.seeds[0])
+            key = data_request(config), job_class(config)
+            if key not in reasons:
+                reasons[key] = why_absent(config)
+            if reason := reasons[key]:
                 found[cell] = reason
     return found
-
-
-def _why_absent(request: Request, pretrain: bool) -> str | None:
-    from vitlet.data.sources import load_dataset, load_unlabelled
-
-    try:
-        (load_unlabelled if pretrain else load_dataset)(request)
-    except VitletError as problem:
-        return str(problem)
-    return None

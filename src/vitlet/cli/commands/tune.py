@@ -19,7 +19,9 @@ def run(words: list[str]) -> int:
     minutes, trials = vars(chosen).pop("minutes"), vars(chosen).pop("trials")
     given = run_settings(chosen)
     config = RunConfig.from_dict(given, source="vitlet tune")
-    if config.pretrain or config.resume:
+    from vitlet.training.jobs import job_class
+
+    if not job_class(config).labelled or config.resume:
         raise VitletError("vitlet tune trains with labels, from the start; leave --pretrain and --resume out.")
     if (config.nproc or 1) > 1:
         raise VitletError("vitlet tune runs one process; leave --nproc out.")
