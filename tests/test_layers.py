@@ -109,3 +109,25 @@ def test_no_cycle() -> None:
 
     for name in MODULES:
         walk(name, ())
+
+
+SHARED_NAMES = {"run", "checkpoint_filter_fn"}
+"""Of every command; asked for by timm of every model."""
+
+
+def test_a_public_name_has_one_meaning() -> None:
+    """No two modules define the same public name; a name that is handed on by a package is imported, not defined."""
+    homes: dict[str, set[str]] = {}
+    for module, path in MODULES.items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                names = [node.name]
+            elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names = [target.id for target in targets if isinstance(target, ast.Name)]
+            else:
+                continue
+            for name in names:
+                homes.setdefault(name, set()).add(module)
+    clashes = {name: found for name, found in homes.items() if len(found) > 1 and not name.startswith("_")}
+    assert not {name: found for name, found in clashes.items() if name not in SHARED_NAMES}

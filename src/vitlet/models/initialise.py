@@ -16,7 +16,7 @@ from vitlet.models.fitting import POSITIONS, RELATIVE, adapted, resampled
 from vitlet.models.released import under_own_names
 from vitlet.models.weight_files import read_description, read_weights
 
-SHOWN = 4
+KEYS_SHOWN = 4
 """Names that a sentence lists before it counts."""
 
 
@@ -48,8 +48,8 @@ class Loaded:
 
 
 def _listed(names: Sequence[str], sign: str = ", ") -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return sign.join(names[:SHOWN]) + more
+    more = f" and {len(names) - KEYS_SHOWN} more" if len(names) > KEYS_SHOWN else ""
+    return sign.join(names[:KEYS_SHOWN]) + more
 
 
 def position_names(model: nn.Module) -> list[str]:

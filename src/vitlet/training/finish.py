@@ -95,7 +95,7 @@ def finish(state: State, job: Job, path: Path, folder: RunFolder | None, world: 
         "machine": _machine(next(job.model.parameters()).device),
     }
     if folder is not None:
-        folder.write(CURVES, lambda temporary: draw_curves(path.name, rows, temporary))
+        folder.write(CURVES, lambda temporary: draw_run_curves(path.name, rows, temporary))
         folder.write_text("result.json", json.dumps(result, indent=2, ensure_ascii=False))
     return RunResult(path, best["epoch"], val, test, job.data_note, result["tasks"], tuple(warnings))
 
@@ -116,7 +116,7 @@ def finished(path: Path, kind: type[Numbers]) -> RunResult[Numbers] | None:
         ) from problem
 
 
-def draw_curves(name: str, rows: list[dict[str, Any]], picture: Path) -> None:
+def draw_run_curves(name: str, rows: list[dict[str, Any]], picture: Path) -> None:
     """Draw the curves of a run: accuracy, loss, and what each task learned."""
     found = [key for key in rows[-1] if key.startswith("train/") and key.count("/") == 2]
     of_tasks = [key for key in found if key.rpartition("/")[2].startswith(("error", "accuracy"))]

@@ -49,7 +49,7 @@ from vitlet.training.signals import Interrupts
 from vitlet.training.state import Means, State
 from vitlet.training.trackers import open_trackers, require_trackers
 
-Settings = TypeVar("Settings", bound=BaseConfig)
+AnyConfig = TypeVar("AnyConfig", bound=BaseConfig)
 
 
 def train(
@@ -77,8 +77,8 @@ def train(
 
 
 def train_job(
-    config: Settings,
-    find_job: Callable[[Settings], type[Job]],
+    config: AnyConfig,
+    find_job: Callable[[AnyConfig], type[Job]],
     *,
     title: str,
     given: Mapping[str, Any] | None = None,
@@ -101,8 +101,8 @@ def train_job(
 
 
 def _train(
-    config: Settings,
-    find_job: Callable[[Settings], type[Job]],
+    config: AnyConfig,
+    find_job: Callable[[AnyConfig], type[Job]],
     world: World,
     title: str,
     given: Mapping[str, Any] | None,

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-SHOWN = {"val/top1": "val", "val/box_AP": "val box AP", "val/mIoU": "val mIoU"}
+VALIDATION_NAMES = {"val/top1": "val", "val/box_AP": "val box AP", "val/mIoU": "val mIoU"}
 """The validation number of an epoch's line, whichever there is."""
 
 
@@ -76,9 +76,9 @@ class Reporter:
         """An epoch is done and evaluated."""
         number = int(row["epoch"])
         note = f"loss {row['train/loss']:.3f}"
-        main = next((key for key in SHOWN if key in row), None)
+        main = next((key for key in VALIDATION_NAMES if key in row), None)
         if main is not None:
-            note += f"  {SHOWN[main]} {row[main]:.2f}%"
+            note += f"  {VALIDATION_NAMES[main]} {row[main]:.2f}%"
         elif "val/loss" in row:
             note += f"  val loss {row['val/loss']:.3f}"
         note += f"  {row['images_per_second']:.0f} images/s  {peak_memory() / 2**30:.1f} GiB"

@@ -50,13 +50,13 @@ class ImageFacts(NamedTuple):
     header: Header
 
 
-Found = ImageFacts | str
+MeasuredImage = ImageFacts | str
 """The measures of an image, or why it cannot be read."""
 
 
 def measure_sets(
     sets: Mapping[str, ImageSet], channels: int, *, workers: int | None = None, progress: OnProgress | None = None
-) -> dict[str, list[Found]]:
+) -> dict[str, list[MeasuredImage]]:
     """Measure every image of every set, in order.
 
     Args:
@@ -66,7 +66,7 @@ def measure_sets(
         progress: called with the number of images done and of all.
     """
     chunks = [(name, low) for name, images in sets.items() for low in range(0, len(images), CHUNK_IMAGES)]
-    found: dict[str, list[Found]] = {name: [] for name in sets}
+    found: dict[str, list[MeasuredImage]] = {name: [] for name in sets}
     total, done = sum(map(len, sets.values())), 0
     for (name, _), facts in zip(chunks, _measured(sets, channels, chunks, workers), strict=True):
         found[name] += facts
@@ -78,7 +78,7 @@ def measure_sets(
 
 def _measured(
     sets: Mapping[str, ImageSet], channels: int, chunks: Sequence[tuple[str, int]], workers: int | None
-) -> Iterator[list[Found]]:
+) -> Iterator[list[MeasuredImage]]:
     """The facts of each chunk; where the number of processes is open, the first chunk tells how long all would take."""
     if workers is None and chunks:
         began = time.perf_counter()
@@ -112,14 +112,14 @@ def _start(sets: Mapping[str, ImageSet], channels: int) -> None:
     _here = (sets, channels)
 
 
-def _measure_here(chunk: tuple[str, int]) -> list[Found]:
+def _measure_here(chunk: tuple[str, int]) -> list[MeasuredImage]:
     return _measure_chunk(*_here, chunk)
 
 
-def _measure_chunk(sets: Mapping[str, ImageSet], channels: int, chunk: tuple[str, int]) -> list[Found]:
+def _measure_chunk(sets: Mapping[str, ImageSet], channels: int, chunk: tuple[str, int]) -> list[MeasuredImage]:
     name, low = chunk
     images = sets[name]
-    found: list[Found] = []
+    found: list[MeasuredImage] = []
     for index in range(low, min(low + CHUNK_IMAGES, len(images))):
         try:
             found.append(image_facts(images, index, channels))

@@ -41,7 +41,7 @@ from vitlet.values import coerce
 AXES = ("datasets", "models", "arms", "fractions", "seeds")
 KEYS = ("title", "settings", *AXES, "baseline", "tuned", "arms_of", "test", "table", "scale")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-Settings = Mapping[str, Any]
+CellSettings = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,14 @@ class Study:
 
     name: str
     title: str
-    arms: Mapping[str, Settings]
-    settings: Settings = field(default_factory=dict)
-    datasets: Mapping[str, Settings] = field(default_factory=lambda: {"data": {}})
-    models: Mapping[str, Settings] = field(default_factory=lambda: {"model": {}})
+    arms: Mapping[str, CellSettings]
+    settings: CellSettings = field(default_factory=dict)
+    datasets: Mapping[str, CellSettings] = field(default_factory=lambda: {"data": {}})
+    models: Mapping[str, CellSettings] = field(default_factory=lambda: {"model": {}})
     baseline: str = "baseline"
     fractions: tuple[float, ...] = (1.0,)
     seeds: tuple[int, ...] = (0, 1, 2)
-    tuned: Mapping[str, Settings] = field(default_factory=dict)
+    tuned: Mapping[str, CellSettings] = field(default_factory=dict)
     arms_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     test: bool = True
     table: str | None = None
@@ -126,8 +126,8 @@ class Study:
                 RunConfig.from_dict(first, source=f"study {self.name}, {cell.name}, first")
 
 
-def join(below: Settings, above: Settings) -> dict[str, Any]:
-    """Settings overridden by others; a task, its options, model arguments and the first phase key by key."""
+def join(below: CellSettings, above: CellSettings) -> dict[str, Any]:
+    """CellSettings overridden by others; a task, its options, model arguments and the first phase key by key."""
     joined = dict(below)
     for key, value in above.items():
         old = joined.get(key)
@@ -182,7 +182,7 @@ def _mapping(value: Any, where: str, what: str = "settings to values") -> dict[s
     return dict(value)
 
 
-def _axis(values: Settings, key: str, path: Path) -> dict[str, Settings]:
+def _axis(values: CellSettings, key: str, path: Path) -> dict[str, CellSettings]:
     options = _mapping(values.get(key) or {}, f"{path}: {key!r}", "names to settings")
     for name in options:
         if not NAME.fullmatch(str(name)):
@@ -190,7 +190,7 @@ def _axis(values: Settings, key: str, path: Path) -> dict[str, Settings]:
     return {str(name): _mapping(option or {}, f"{path}: {key} {name}") for name, option in options.items()}
 
 
-def _by_pair(values: Settings, key: str, path: Path, pairs: list[str]) -> Iterator[tuple[str, Any]]:
+def _by_pair(values: CellSettings, key: str, path: Path, pairs: list[str]) -> Iterator[tuple[str, Any]]:
     """What a study says of single datasets with single models."""
     found = _mapping(values.get(key) or {}, f"{path}: {key!r}", "DATASET/MODEL to what holds there")
     for pair, value in found.items():

@@ -7,7 +7,7 @@ from typing import Any
 
 from vitlet.errors import VitletError, first_line, require_extra
 from vitlet.experiments.studies.definition import Cell
-from vitlet.experiments.studies.scheduler import StudyPaths
+from vitlet.experiments.studies.paths import StudyPaths
 
 
 class RayEngine:

@@ -94,11 +94,11 @@ def summarise(study: Study, records: Mapping[Cell, Record]) -> list[Row]:
     return rows
 
 
-Found = tuple[float, Record]
+SeedRecord = tuple[float, Record]
 """The accuracy of a cell, and its record."""
 
 
-def _row(study: Study, cell: Cell, found: Sequence[tuple[Found, Found | None]]) -> Row:
+def _row(study: Study, cell: Cell, found: Sequence[tuple[SeedRecord, SeedRecord | None]]) -> Row:
     """The row of a cell's place from every seed's own number and the baseline's, where there is one."""
     pairs = [(own, other) for own, other in found if other is not None]
     records = [(own, other) for (_, own), (_, other) in pairs]

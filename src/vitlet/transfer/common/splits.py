@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, Self, TypeVar
 
-import torch
-
-from vitlet.data.randomness import mix_seed
-from vitlet.errors import VitletError
+from vitlet.data.splits import hold_out_items
 from vitlet.transfer.common.settings import TransferConfig
 
 
@@ -36,14 +33,6 @@ def with_validation(splits: dict[str, AnySplit], config: TransferConfig) -> dict
     """The splits; where none is for validation, a random share of the training images is held out."""
     if "train" not in splits or "val" in splits or config.val_fraction == 0:
         return splits
-    images = splits["train"].images
-    count = round(len(images) * config.val_fraction)
-    if not 0 < count < len(images):
-        raise VitletError(
-            f"{len(images)} training images leave nothing to hold out {config.val_fraction:g} of. Add validation"
-            " images, or use --val-fraction 0."
-        )
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(mix_seed(config.seed))).tolist()
-    kept, held = (sorted(places) for places in (order[count:], order[:count]))
-    train, val = splits["train"].parted(*([images[place] for place in places] for places in (kept, held)))
+    kept, held = hold_out_items(splits["train"].images, config.val_fraction, config.seed)
+    train, val = splits["train"].parted(kept, held)
     return {**splits, "train": train, "val": val}

@@ -25,7 +25,7 @@ STAGE_WEIGHTS = (1.0, 0.5, 0.25)
 
 Boxes = list[Tensor]
 Maps = dict[str, Tensor]
-ImageSizes = Sequence[tuple[int, int]]
+CanvasSizes = Sequence[tuple[int, int]]
 
 
 def region_pool(strides: Sequence[int], cells: int) -> MultiScaleRoIAlign:
@@ -76,23 +76,23 @@ class CascadeStage(RoIHeads):  # type: ignore[misc]  # torchvision has no types 
             mask_predictor=MaskRCNNPredictor(channels, channels, classes) if with_mask else None,
         )
 
-    def classified(self, maps: Maps, proposals: Boxes, sizes: ImageSizes) -> tuple[Tensor, Tensor]:
+    def classified(self, maps: Maps, proposals: Boxes, sizes: CanvasSizes) -> tuple[Tensor, Tensor]:
         """Scores and offsets for the boxes that it is given."""
         scores, offsets = self.box_predictor(self.box_head(self.box_roi_pool(maps, proposals, sizes)))
         return scores, offsets
 
     @torch.no_grad()
-    def refined(self, offsets: Tensor, proposals: Boxes, sizes: ImageSizes) -> Boxes:
+    def refined(self, offsets: Tensor, proposals: Boxes, sizes: CanvasSizes) -> Boxes:
         """The boxes moved by offsets, which are the same for every class, and cut at the image's border."""
         decoded = self.box_coder.decode(offsets, proposals)[:, 0].split([len(each) for each in proposals])
         return [clip_boxes_to_image(boxes, size) for boxes, size in zip(decoded, sizes, strict=True)]
 
-    def mask_logits(self, maps: Maps, boxes: Boxes, sizes: ImageSizes) -> Tensor:
+    def mask_logits(self, maps: Maps, boxes: Boxes, sizes: CanvasSizes) -> Tensor:
         """Of each box, for every class."""
         logits: Tensor = self.mask_predictor(self.mask_head(self.mask_roi_pool(maps, boxes, sizes)))
         return logits
 
-    def losses(self, maps: Maps, proposals: Boxes, sizes: ImageSizes, targets: Any) -> tuple[dict[str, Tensor], Boxes]:
+    def losses(self, maps: Maps, proposals: Boxes, sizes: CanvasSizes, targets: Any) -> tuple[dict[str, Tensor], Boxes]:
         """By name, and the boxes for the next stage."""
         proposals, matched, labels, wanted = self.select_training_samples(proposals, targets)
         scores, offsets = self.classified(maps, proposals, sizes)
@@ -130,7 +130,7 @@ class CascadeHeads(nn.Module):
         )
 
     def forward(
-        self, maps: Maps, proposals: Boxes, sizes: ImageSizes, targets: Any = None
+        self, maps: Maps, proposals: Boxes, sizes: CanvasSizes, targets: Any = None
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
         """As torchvision's: detections in evaluation, losses in training."""
         if not self.training:
@@ -142,7 +142,7 @@ class CascadeHeads(nn.Module):
             losses |= {f"{name}_{number}": weight * loss for name, loss in found.items()}
         return [], losses
 
-    def _detections(self, maps: Maps, proposals: Boxes, sizes: ImageSizes) -> list[dict[str, Tensor]]:
+    def _detections(self, maps: Maps, proposals: Boxes, sizes: CanvasSizes) -> list[dict[str, Tensor]]:
         """Scores are the mean of the stages', each on the boxes that it saw; boxes are the last stage's."""
         stages: Any = self.stages
         total = torch.zeros(())
