@@ -39,9 +39,8 @@ def run(words: list[str]) -> int:
     parser.add_argument("--list", action="store_true", help="name the cells that would run")
     chosen = parser.parse_all(words)
     from vitlet.experiments.studies.named import find_study
-    from vitlet.experiments.studies.paths import StudyPaths
+    from vitlet.experiments.studies.paths import StudyPaths, alone
     from vitlet.experiments.studies.records import records_folder
-    from vitlet.experiments.studies.scheduler import alone
 
     study, file = find_study(chosen.study, scale=chosen.scale, seeds=chosen.seeds)
     place = StudyPaths(file, chosen.output or records_folder(file), chosen.work / study.name, chosen.data_dir)

@@ -1,11 +1,16 @@
-"""Where the files of a study are."""
+"""Where the files of a study are, and who may write them."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
+from vitlet.errors import VitletError
 from vitlet.experiments.studies.definition import Cell
 from vitlet.experiments.studies.records import record_path
 
