@@ -77,6 +77,13 @@ def test_settings_are_the_papers() -> None:
     assert arvit.tasks["rotation"].options == {"head": "tokens"}
 
 
+def test_no_colour_jitter_beside_randaugment() -> None:
+    for row in RECIPES.values():  # timm, and so the releases, leave it out then
+        for config in (row.config(), row.first_config()):
+            settings = None if config is None else config.resolved()
+            assert settings is None or settings.aa == "off" or not settings.color_jitter, row.name
+
+
 @pytest.mark.parametrize("scale", ["full", "small"])
 def test_values_make_the_same_settings(scale: Any) -> None:
     for row in RECIPES.values():

@@ -58,7 +58,6 @@ def from_scratch(
         weight_decay=0.05,
         clip_grad=5.0,
         aug="drloc",
-        color_jitter=0.4,
         crop="resized",
         crop_pct=0.875,
         val_fraction=0.0,
