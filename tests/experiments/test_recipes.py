@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from vitlet.cli import main
+from vitlet.cli.commands.train import run_config
 from vitlet.config import RunConfig
 from vitlet.data.images import Arrays, Dataset
 from vitlet.data.named.official import OFFICIAL
@@ -73,8 +74,19 @@ def test_settings_are_the_papers() -> None:
     )
     arvit = find_recipe("arvit_table1/cifar10/arvit/distance-3").first_config()
     assert arvit is not None
-    assert arvit.tasks["attention-distance"].options == {"layers": "3"}
     assert arvit.tasks["rotation"].options == {"head": "tokens"}
+
+
+def test_arvit_has_the_settings_of_the_release() -> None:
+    row = find_recipe("arvit_table1/cifar10/arvit/distance-3")
+    tuned, first = row.config(), row.first_config()
+    assert first is not None
+    penalty = first.tasks["attention-distance"]
+    assert (penalty.weight, penalty.options) == (0.01, {"preset": "reference", "layers": "3"})
+    assert (first.epochs, first.lr, first.batch_size) == (90, 5e-5, 80)
+    assert (tuned.epochs, tuned.lr, tuned.smoothing) == (60, 5e-4, 0.0)
+    assert first.model == tuned.model == "arvit_reference_patch16_256"
+    assert find_recipe("arvit_table1/cifar10/arvit/similarity-5").config().model == "arvit_gram_reference_patch16_256"
 
 
 def test_no_colour_jitter_beside_randaugment() -> None:
@@ -124,6 +136,24 @@ def test_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "head: cascade" in printed
 
 
+def test_a_card_says_what_is_needed_and_what_is_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes", "drloc_table5/cifar10/t2t_vit_14/drloc"]) == 0
+    printed = capsys.readouterr().out
+    assert "81.5_T2T_ViT_14.pth.tar" in printed
+    assert "vitlet train --recipe drloc_table5/cifar10/t2t_vit_14/drloc --init FILE" in printed
+    assert main(["recipes", "arvit_table1/cifar10/arvit/base"]) == 0
+    printed = capsys.readouterr().out
+    assert "vitlet pretrain --recipe arvit_table1/cifar10/arvit/base --output FIRST" in printed
+    assert "Ours: official splits" in printed
+
+
+@pytest.mark.parametrize("model", ["swin_t", "t2t_vit_14"])
+def test_given_weights_win_over_pretrained_ones(model: str) -> None:
+    words = ["--recipe", f"drloc_table5/cifar10/{model}/drloc", "--init", "weights.pth"]
+    config, _, _ = run_config("vitlet train", "", words)
+    assert (config.init, config.pretrained) == ("weights.pth", False)
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -132,6 +162,7 @@ def test_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["train", "--recipe", "drloc_table4"], "is a table: add a row"),
         (["train", "--recipe", "relvit_training/cifar10/vit_s/pretrained"], "vitlet pretrain --recipe"),
         (["pretrain", "--recipe", "drloc_table4/cifar10/swin_t/drloc"], "has no pre-training"),
+        (["train", "--recipe", "drloc_table5/svhn/t2t_vit_14/drloc"], "81.5_T2T_ViT_14.pth.tar"),
         (["train", "--scale", "small"], "name one with --recipe"),
         (["train", "--recipe", "drloc_table4/svhn/swin_t/drloc", "--data-dir", "nowhere"], "found no svhn in nowhere"),
     ],

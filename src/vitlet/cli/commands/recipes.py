@@ -67,8 +67,21 @@ def _settings(name: str, scale: Scale) -> tuple[dict[str, Any], str]:
     size, known = "", f"paper: {paper}; here: not measured at this size"
     if scale != "full":
         size, known = f" --scale {scale}", f"paper, at full size: {paper}"
-    title = f"{PAPER_TABLES[recipe.table].title}: {recipe.dataset}, {recipe.model}, {recipe.arm}"
-    return recipe.values(scale), f"{title}\ncommand: vitlet train --recipe {recipe.name}{size}\n{known}"
+    table = PAPER_TABLES[recipe.table]
+    lines = [f"{table.title}: {recipe.dataset}, {recipe.model}, {recipe.arm}", *_commands(recipe, scale, size), known]
+    return recipe.values(scale), "\n".join([*lines, *filter(None, [table.note])])
+
+
+def _commands(recipe: Recipe, scale: Scale, size: str) -> list[str]:
+    """What to type, and what has to be at hand."""
+    command, before = f"vitlet train --recipe {recipe.name}{size}", []
+    if recipe.first_config(scale) is not None:
+        before = [f"command: vitlet pretrain --recipe {recipe.name}{size} --output FIRST"]
+        command += " --init FIRST"
+    elif recipe.needs and scale == "full":
+        before = [f"needs: {recipe.needs}"]
+        command += " --init FILE"
+    return [*before, f"command: {command}"]
 
 
 def _published(recipe: Recipe) -> str:

@@ -46,21 +46,24 @@ def run_config(program: str, about: str, words: list[str], **fixed: bool) -> tup
 def _recipe_settings(name: str, scale: Scale, given: dict[str, Any]) -> dict[str, Any]:
     """A recipe's settings with those given over them; of a recipe in two phases, those of the phase asked for."""
     from vitlet.experiments.recipes import find_recipe
-    from vitlet.experiments.studies.definition import join
+    from vitlet.experiments.studies.definition import over_recipe
 
-    values = find_recipe(name).values(scale)
+    recipe = find_recipe(name)
+    values = recipe.values(scale)
     first = values.pop("first", None)
     size = "" if scale == "full" else f" --scale {scale}"
     if given.get("pretrain"):
         if first is None:
             raise VitletError(f"{name} has no pre-training. Run it with: vitlet train --recipe {name}{size}")
-        return join(first, given)
+        return over_recipe(first, given)
     if first is not None and "init" not in given:
         raise VitletError(
             f"{name} begins with a pre-training. Run: vitlet pretrain --recipe {name}{size} --output FIRST, then:"
             f" vitlet train --recipe {name}{size} --init FIRST"
         )
-    return join(values, given)
+    if recipe.needs and scale == "full" and "init" not in given and given.get("pretrained", True):
+        raise VitletError(f"{name} begins with {recipe.needs}; or train from scratch: --no-pretrained.")
+    return over_recipe(values, given)
 
 
 def start(config: RunConfig, command: list[str], given: dict[str, Any], *, open_tasks: bool = False) -> int:

@@ -67,6 +67,12 @@ def from_scratch(
     )
 
 
+T2T_WEIGHTS = (
+    "T2T-ViT-14's ImageNet-1K weights, which no hub has: download 81.5_T2T_ViT_14.pth.tar from"
+    " https://github.com/yitu-opensource/T2T-ViT (which of its files the paper used is not said), then add --init FILE"
+)
+
+
 def fine_tuned(dataset: str, model: str, weight: float | None = 0.0) -> RunConfig:
     """Section F, fine-tuning: as from scratch, from ImageNet-1K's weights, 10 warm-up epochs, rate 5e-4."""
     return replace(from_scratch(dataset, model, weight), pretrained=True, lr=5e-4, warmup_epochs=10.0)
@@ -83,9 +89,20 @@ def _table(
     **same: Any,
 ) -> PaperTable:
     """A recipe for every entry of a table; ``same`` are settings of them all, ``rows`` those of another table."""
+    needs = {"t2t_vit_14": T2T_WEIGHTS} if make is fine_tuned else {}
     recipes = tuple(
-        Recipe(name, dataset, model, arm, partial(make, dataset, model, **same, **arms[arm]), number, unit=unit)
-        for dataset, model, arm, number in (published(name) if rows is None else rows)
+        Recipe(
+            name,
+            data,
+            model,
+            arm,
+            partial(make, data, model, **same, **arms[arm]),
+            number,
+            None,
+            unit,
+            needs.get(model, ""),
+        )
+        for data, model, arm, number in (published(name) if rows is None else rows)
     )
     return PaperTable(name, f"DRLoc, {title}", recipes)
 

@@ -28,6 +28,7 @@ class Recipe:
         paper: the published number; None where none is at hand.
         first: the settings of the pre-training before, where there is one.
         unit: of the published number.
+        needs: what has to be at hand to start as published, where that cannot be downloaded by name.
     """
 
     table: str
@@ -38,6 +39,7 @@ class Recipe:
     paper: float | None = None
     first: Callable[[], RunConfig] | None = None
     unit: str = "top-1 %"
+    needs: str = ""
 
     @property
     def name(self) -> str:
@@ -60,11 +62,15 @@ class Recipe:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A published table: its name, such as ``drloc_table4``, its title, and a recipe for each of its numbers."""
+    """A published table: its name, such as ``drloc_table4``, its title, and a recipe for each of its numbers.
+
+    ``note`` is what there is to say of how its recipes differ from what was published.
+    """
 
     name: str
     title: str
     recipes: tuple[Recipe, ...]
+    note: str = ""
 
 
 def published(table: str) -> list[tuple[str, str, str, float]]:

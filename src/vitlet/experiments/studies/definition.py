@@ -98,7 +98,7 @@ class Study:
         recipe = joined.pop("recipe", self.table and f"{self.table}/{cell.dataset}/{cell.model}/{cell.arm}")
         first = joined.pop("first", None)
         if recipe is not None:
-            joined = join(find_recipe(str(recipe)).values(self.scale), joined)
+            joined = over_recipe(find_recipe(str(recipe)).values(self.scale), joined)
         if self.fractions_named and joined.get("fraction", 1) != cell.fraction:  # of all images, where it is 1
             joined["fraction"] = cell.fraction
         if first is not None:
@@ -133,6 +133,14 @@ def join(below: CellSettings, above: CellSettings) -> dict[str, Any]:
         old = joined.get(key)
         joined[key] = join(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
     return joined
+
+
+def over_recipe(values: CellSettings, given: CellSettings) -> dict[str, Any]:
+    """A recipe's values overridden by given ones; what would contradict those goes."""
+    below = dict(values)
+    if given.get("init") is not None:  # the weights to begin with
+        below.pop("pretrained", None)
+    return join(below, given)
 
 
 def read_study(path: Path) -> Study:
