@@ -15,11 +15,13 @@ import torch
 
 from vitlet.cli import main
 from vitlet.cli.commands.train import run_config
-from vitlet.config import RunConfig
+from vitlet.config import RunConfig, TaskConfig
 from vitlet.data.images import Arrays, Dataset
 from vitlet.data.named.official import OFFICIAL
 from vitlet.errors import VitletError
 from vitlet.experiments.recipes import PAPER_TABLES, Recipe, all_recipes, find_recipe, find_table
+from vitlet.tasks.drloc import DRLoc
+from vitlet.tasks.offset_targets import OffsetTarget
 from vitlet.training.jobs import build_job
 from vitlet.training.optim import make_optimizer
 
@@ -48,6 +50,7 @@ def test_every_table_has_rows_and_every_row_a_dataset() -> None:
         ("drloc_table9/cifar100/vit_b_16/drloc", 61.42),
         ("drloc_table14/cifar100/t2t_vit_14/drloc", 0.6046),
         ("drloc_table16/cifar100/swin_t/hidden-1024", 64.33),
+        ("drloc_release/cifar10/swin_t/drloc", 88.29),
         ("arvit_table1/imagewoof/arvit/similarity-4", 82.93),
         ("arvit_table1/cifar10/arvit/vit-tiny", 73.30),
     ],
@@ -75,6 +78,17 @@ def test_settings_are_the_papers() -> None:
     arvit = find_recipe("arvit_table1/cifar10/arvit/distance-3").first_config()
     assert arvit is not None
     assert arvit.tasks["rotation"].options == {"head": "tokens"}
+
+
+def test_the_released_protocol_of_drloc() -> None:
+    row = find_recipe("drloc_release/cifar10/swin_t/drloc")
+    config = row.config()
+    assert (config.epochs, config.stop_epoch, config.warmup_epochs) == (300, 101, 20)
+    assert (config.batch_size, config.lr, config.min_lr) == (128, 1.25e-4, 1.25e-6)
+    assert config.tasks["drloc"] == TaskConfig(0.5, options={"preset": "reference"})
+    task = DRLoc(**config.tasks["drloc"].options)
+    assert isinstance(task.target, OffsetTarget)
+    assert (task.target.unit, task.suggested_schedule) == ("cells", "ramp")
 
 
 def test_arvit_has_the_settings_of_the_release() -> None:

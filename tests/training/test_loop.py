@@ -144,6 +144,35 @@ def test_resume_is_exact(
     ]
 
 
+def test_a_run_stops_early_on_the_schedule_of_all_epochs_and_resumes_exactly(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ramped = TaskConfig(0.5, schedule="ramp", options={"hidden": 16, "pairs": 8})
+    whole = config(folder, tmp_path / "whole", epochs=6, tasks={"drloc": ramped}, val_fraction=0.0)
+    stopped = replace(whole, stop_epoch=3, output=str(tmp_path / "stopped"))
+    train(whole)
+    result = train(stopped)
+    rows, all_rows = read_rows(tmp_path / "stopped"), read_rows(tmp_path / "whole")
+    keys = ("epoch", "lr", "train/loss", "weight/drloc")
+    assert [[row[key] for key in keys] for row in rows] == [[row[key] for key in keys] for row in all_rows[:3]]
+    assert result.best_epoch == 3
+    assert not any("stopped after" in line for line in result.warnings)
+
+    def die_after_two(self: RunFolder, rows: list[dict[str, Any]]) -> None:
+        if len(rows) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "log", die_after_two)
+        with pytest.raises(KeyboardInterrupt):
+            train(replace(stopped, output=str(tmp_path / "broken")))
+    train(RunConfig(resume=str(tmp_path / "broken")))
+    expected, found = weights(tmp_path / "stopped"), weights(tmp_path / "broken")
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    with pytest.raises(vitlet.errors.VitletError, match="stop_epoch is 7; it needs to be at most epochs"):
+        replace(whole, stop_epoch=7)
+
+
 def test_existing_runs_are_not_overwritten_unless_asked(folder: Path, tmp_path: Path) -> None:
     settings = config(folder, tmp_path / "run", epochs=1)
     train(settings)

@@ -59,6 +59,7 @@ class OptimSettings(Settings):
     """Steps, learning rate, and what is kept of the weights."""
 
     epochs: int = OPTIM(100, "passes over the training images", COUNT)
+    stop_epoch: int | None = OPTIM(None, "end the run after this epoch, its schedules still those of epochs", COUNT)
     batch_size: int = OPTIM(128, "images per step, of all processes together", COUNT, flag="-b")
     grad_accum_steps: int = OPTIM(1, "take a step's images in so many parts, to need less memory", COUNT)
     lr: float = OPTIM(1e-3, "peak learning rate of AdamW", POSITIVE)
@@ -77,11 +78,18 @@ class OptimSettings(Settings):
         super().__post_init__()
         if self.warmup_epochs is not None and self.warmup_epochs >= self.epochs:
             raise VitletError(f"warmup_epochs is {self.warmup_epochs:g}; it needs to be below epochs ({self.epochs}).")
+        if self.stop_epoch is not None and self.stop_epoch > self.epochs:
+            raise VitletError(f"stop_epoch is {self.stop_epoch}; it needs to be at most epochs ({self.epochs}).")
         if self.batch_size % self.grad_accum_steps:
             raise VitletError(
                 f"batch_size is {self.batch_size}, which {self.grad_accum_steps} equal parts (grad_accum_steps) do not"
                 " divide; make it a multiple."
             )
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch, counted from 1, that the run ends with."""
+        return self.stop_epoch or self.epochs
 
     @property
     def learning_rate_rule(self) -> str:

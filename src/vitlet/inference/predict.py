@@ -220,7 +220,7 @@ def _unfinished(run: Path, config: RunConfig) -> str:
     """A note on a run that has not come to its end."""
     if (run / "result.json").is_file():
         return ""
-    epochs = f"{len(read_rows(run))} of {config.epochs} epochs"
+    epochs = f"{len(read_rows(run))} of {config.last_epoch} epochs"
     return f"{run} is not finished ({epochs}): these are its best weights so far."
 
 

@@ -80,7 +80,7 @@ def finish(state: State, job: Job, path: Path, folder: RunFolder | None, world: 
         state.module.eval()
         test = job.test(world)
     warnings = [*job.notes, *_warnings(state.objective, rows)]
-    if len(rows) < job.config.epochs:
+    if len(rows) < job.config.last_epoch:
         warnings.append(f"stopped after {len(rows)} epochs: none of the last {job.config.patience} was better")
     result = {
         "best_epoch": best["epoch"],

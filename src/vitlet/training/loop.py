@@ -186,7 +186,7 @@ class Trainer:
         self.notes = self.saver.restore() if resumes else []
         self.reporter = Reporter(
             title,
-            epochs=self.config.epochs,
+            epochs=self.config.last_epoch,
             steps=self.order.steps,
             done=self.state.steps_done,
             silent=not world.first,
@@ -201,7 +201,7 @@ class Trainer:
             for line in (*self.job.choices, learned_from(self.job), *self.notes, self._rules()):
                 self.reporter.say(line)
             try:
-                while self.state.epoch < self.config.epochs and not self._patience_is_over():
+                while self.state.epoch < self.config.last_epoch and not self._patience_is_over():
                     self._epoch()
             except InterruptedRunError:
                 self.saver.save()
@@ -234,7 +234,7 @@ class Trainer:
         better = self.job.validates and score(row) > max(map(score, state.rows), default=-math.inf)
         state.rows.append(row)
         state.epoch, state.step, state.means = state.epoch + 1, 0, Means()
-        self.saver.after_epoch(better=better, last=state.epoch == self.config.epochs or self._patience_is_over())
+        self.saver.after_epoch(better=better, last=state.epoch == self.config.last_epoch or self._patience_is_over())
         if self.folder is not None:
             self.folder.log(state.rows)
         self.reporter.epoch(row)

@@ -87,7 +87,7 @@ class JobRecord(Generic[Kind]):
         """How far the run is, in a few words."""
         if self.state == "finished":
             return f"finished, {len(self.rows)} epochs"
-        done = f"{len(self.rows)} of {self.config.epochs} epochs"
+        done = f"{len(self.rows)} of {self.config.last_epoch} epochs"
         return f"still training, {done} so far" if self.state == "training" else f"not finished, {done}"
 
 

@@ -108,7 +108,7 @@ def predict(config: RunConfig, request: PlanRequest, supply: Supply, machine: Ma
     own += (config.grad_accum_steps - 1) * machine.speed.seconds(count.further)
     steps = supply.train // batch
     tested = math.ceil(supply.val / (count.images * request.devices)) * machine.speed.seconds(count.evaluation)
-    hours = config.epochs * (steps * (own + traffic) + tested) / 3600
+    hours = config.last_epoch * (steps * (own + traffic) + tested) / 3600
     memory = _on_device(count.memory, request.devices if config.fsdp else 1, machine)
     return Plan(
         run=_describe(config, count, supply),
@@ -122,7 +122,7 @@ def predict(config: RunConfig, request: PlanRequest, supply: Supply, machine: Ma
         step_seconds=own + traffic,
         link_seconds=traffic,
         images_per_second=batch / (own + traffic),
-        steps=config.epochs * steps,
+        steps=config.last_epoch * steps,
         hours=hours,
         cost=None if request.price is None else request.price * request.devices * hours,
         advice=advise(memory, machine.memory, config, request, count.images),
@@ -185,7 +185,9 @@ def _describe(config: RunConfig, count: StepCount, supply: Supply) -> str:
     height, width = count.img_size
     tasks = "".join(f" + {name}" for name in config.tasks)
     precision = config.amp_dtype if config.amp else "float32"
-    return f"{config.model}{tasks} at {height}x{width}, {supply.classes} classes, {precision}, {config.epochs} epochs"
+    return (
+        f"{config.model}{tasks} at {height}x{width}, {supply.classes} classes, {precision}, {config.last_epoch} epochs"
+    )
 
 
 def _notes(supply: Supply, machine: Machine, request: PlanRequest, link: float) -> tuple[str, ...]:

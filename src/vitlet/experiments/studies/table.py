@@ -81,4 +81,4 @@ class Board(ExitStack):
         values = self.study.values(cell)
         phases = [values.pop("first", None), values]
         rows = sum(len(read_rows(self.work / cell.name / name)) for name in ("first", "run"))
-        return rows / sum(RunConfig.from_dict(phase).epochs for phase in phases if phase)
+        return rows / sum(RunConfig.from_dict(phase).last_epoch for phase in phases if phase)
