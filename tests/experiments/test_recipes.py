@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from vitlet.cli import main
+from vitlet.cli.commands.plan import parse_plan
 from vitlet.cli.commands.train import run_config
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.data.images import Arrays, Dataset
@@ -122,9 +123,90 @@ def test_values_make_the_same_settings(scale: Any) -> None:
 def test_small_keeps_the_question() -> None:
     full = find_recipe("drloc_table6/imagenet100/swin_t/ce")
     config = full.config("small")
-    assert (config.model, config.img_size, config.epochs, config.per_class) == ("swin_for_32px", (32, 32), 40, 20)
+    assert (config.model, config.img_size, config.epochs, config.data) == ("swin_for_32px", (32, 32), 40, "imagenette")
+    assert config.fraction * OFFICIAL["imagenette"].train == pytest.approx(2000, abs=1)
     assert config.tasks == full.config().tasks
     assert config.aug == full.config().aug
+
+
+@pytest.mark.parametrize("table", PAPER_TABLES)
+def test_every_small_arm_asks_its_question_on_data_that_can_be_had(table: str) -> None:
+    groups: dict[tuple[str, str], list[Recipe]] = {}
+    for row in PAPER_TABLES[table].recipes:
+        groups.setdefault((row.dataset, row.model), []).append(row)
+        for config in filter(None, (row.config("small"), row.first_config("small"))):
+            assert config.data in ("cifar10", "imagenette", "flowers102", "flowers102-split")
+            assert config.fraction * OFFICIAL[config.data].train <= 2040
+    for first, *others in groups.values():
+        for other in others:  # differs from the first arm in the very settings in which it does at full size
+            full, small = (_changes(first, other, size) for size in ("full", "small"))
+            assert small, other.name
+            assert small - {"model"} == full - {"model"}, other.name  # ARViT has one small network
+
+
+def _changes(one: Recipe, other: Recipe, size: Any) -> set[str]:
+    """The settings in which two recipes differ, of the run and of the pre-training."""
+    found = set()
+    for a, b in ((one.config(size), other.config(size)), (one.first_config(size), other.first_config(size))):
+        if a is None or b is None:
+            found |= set() if a is b else {"first"}
+            continue
+        x, y = a.to_dict(), b.to_dict()
+        found |= {key.removesuffix("_kwargs") for key in x.keys() | y.keys() if x.get(key) != y.get(key)}
+    return found
+
+
+def test_small_arms_of_arvit_and_table5() -> None:
+    tiny, base = (find_recipe(f"arvit_table1/cifar10/arvit/{arm}").config("small") for arm in ("vit-tiny", "base"))
+    assert tiny.model != base.model
+    for arm in ("baseline", "drloc"):
+        row = find_recipe(f"drloc_table5/quickdraw/t2t_vit_14/{arm}")
+        first, tuned = row.first_config("small"), row.config("small")
+        assert first is not None
+        assert (first.pretrain, dict(first.tasks), first.data, tuned.data) == (False, {}, "cifar10", "imagenette")
+        assert first.model == tuned.model
+
+
+@pytest.mark.parametrize("size", ["full", "small"])
+def test_warm_up_scales_with_the_epochs(size: str) -> None:
+    words = ["--recipe", "drloc_release/cifar10/swin_t/drloc", "--recipe-size", size]
+    config, _, _ = run_config("vitlet train", "", [*words, "--epochs", "3"])
+    assert (config.warmup_epochs, config.stop_epoch) == (pytest.approx(0.2), 1)
+    config, _, _ = run_config("vitlet train", "", [*words, "--epochs", "3", "--warmup-epochs", "1"])
+    assert config.warmup_epochs == 1
+    for name, row in RECIPES.items():
+        begun = [] if row.first_config(size) is None and not row.needs else ["--init", "FIRST"]  # type: ignore[arg-type]
+        run_config("vitlet train", "", ["--recipe", name, "--recipe-size", size, "--epochs", "1", *begun])
+
+
+def test_small_sizes_are_those_of_the_data_that_is_used() -> None:
+    words = ["--recipe", "arvit_table1/imagenette/arvit/similarity-5", "--recipe-size", "small"]
+    config, _, _ = run_config("vitlet pretrain", "", ["flowers102", *words], pretrain=True)
+    assert (config.data, config.fraction, config.pretrain) == ("flowers102", pytest.approx(2000 / 2040, abs=1e-4), True)
+    config, _, _ = run_config("vitlet pretrain", "", ["imagenette", *words, "--per-class", "6"], pretrain=True)
+    assert (config.fraction, config.per_class) == (1.0, 6)
+    config, _, _ = run_config("vitlet train", "", ["my/folder", *words, "--init", "FIRST"])
+    assert (config.data, config.fraction, config.per_class) == ("my/folder", 1.0, None)
+
+
+def test_recipe_size_has_a_flag_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--recipe", "drloc_table4/cifar10/swin_t/drloc"]
+    new, _, _ = run_config("vitlet train", "", [*words, "--recipe-size", "small", "--scale", "0.5"])
+    assert (new.img_size, new.scale) == ((32, 32), 0.5)
+    assert capsys.readouterr().err == ""
+    old, _, _ = run_config("vitlet train", "", [*words, "--scale", "small"])
+    assert old == replace(new, scale=None)
+    assert "--recipe-size small" in capsys.readouterr().err
+    for size in ("--recipe-size", "--scale"):
+        assert main(["recipes", words[1], size, "small"]) == 0
+        assert "swin_for_32px" in capsys.readouterr().out
+
+
+def test_plan_takes_recipes() -> None:
+    config, _, _ = parse_plan(["--recipe", "arvit_table1/cifar10/arvit/base", "--epochs", "6"])
+    assert (config.model, config.epochs, config.warmup_epochs) == ("arvit_reference_patch16_256", 6, pytest.approx(1.8))
+    config, _, _ = parse_plan(["--recipe", "drloc_table4/cifar10/swin_t/drloc", "--recipe-size", "small"])
+    assert config.model == "swin_for_32px"
 
 
 def test_listing_is_quick_and_needs_no_torch() -> None:

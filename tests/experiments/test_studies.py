@@ -155,11 +155,16 @@ def test_a_table_is_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert study.values(Cell("imagenet100", "swin_t", "ce", 1.0, 1))["model"] == "swin_for_32px"
     three = read_study(write(tmp_path / "cut.yaml", table="drloc_table4", settings={}, arms={"drloc": {}}))
     assert sum(1 for _ in three.cells()) == 40
+    little, _ = find_study("drloc_table4", scale="small", seeds=1)
+    assert list(little.datasets) == ["cifar10", "flowers102", "clipart"]  # one for each data of that size
+    assert "imagenette for clipart" in little.title
+    short = replace(little, settings={"epochs": 1, "init": "FILE"})
+    assert short.values(Cell("cifar10", "swin_t", "drloc", 1.0, 0))["warmup_epochs"] == pytest.approx(0.2)
     with pytest.raises(VitletError, match="Did you mean 'drloc_table6'"):
         find_study("drloc_tabel6")
     with pytest.raises(VitletError, match=r"--seeds 5 was asked for, but .* has 2 seeds"):
         find_study("drloc_table6", scale="small", seeds=5)
-    with pytest.raises(VitletError, match=r"--scale small was asked for, but .* has scale full"):
+    with pytest.raises(VitletError, match=r"--recipe-size small was asked for, but .* has scale full"):
         find_study(str(tmp_path / "cut.yaml"), scale="small")
     assert main(["study", "cut.yaml", "--address", "auto"]) == 2
 

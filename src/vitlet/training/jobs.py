@@ -40,6 +40,9 @@ from vitlet.training.loaders import training_batches
 from vitlet.training.optim import make_autocast
 from vitlet.training.terms import make_balance, make_terms
 
+FEWEST_PER_CLASS, USUAL_CLASSES = 5, 10
+"""Training images of a class, below which a run says how few there are; and classes of images without labels."""
+
 
 class ImageJob(Job):
     """A network on the images of a dataset; what it learns from them, labels or tasks alone, a subclass says.
@@ -79,10 +82,10 @@ class ImageJob(Job):
         """
         device = find_device(config.device)
         dataset = dataset or cls.load_data(config)
-        choices: tuple[str, ...] = ()
+        choices = few_images(dataset)
         if open_tasks:
             config, why = choose_tasks(config, dataset)
-            choices = (why,)
+            choices += (why,)
         config = cls.with_tasks(config)
         num_classes = cls.num_classes(config, len(dataset.classes))
         torch.manual_seed(mix_seed(config.seed))
@@ -309,6 +312,15 @@ class PretrainJob(ImageJob):
     def test(self, world: World) -> NoReturn:
         """Frozen features are measured by `vitlet probe`."""
         raise AssertionError("a pre-training is not tested")
+
+
+def few_images(dataset: Dataset) -> tuple[str, ...]:
+    """A sentence where there is little to learn from; images without labels count as of `USUAL_CLASSES` classes."""
+    images, classes = len(dataset.train), len(dataset.classes) or USUAL_CLASSES
+    if images >= FEWEST_PER_CLASS * classes:
+        return ()
+    of_classes = f" of {classes} classes: fewer than {FEWEST_PER_CLASS} per class" * bool(dataset.classes)
+    return (f"only {images} training images{of_classes}. Check the data, --fraction and --per-class.",)
 
 
 def make_mix(config: RunConfig) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import json
 
-from vitlet.cli.flags import Parser, add_run_flags, add_settings, run_settings
+from vitlet.cli.commands.train import add_recipe_flags, with_recipe
+from vitlet.cli.flags import Parser, add_run_flags, add_settings
 from vitlet.config import RunConfig
 from vitlet.experiments.planning.request import PlanRequest
 
@@ -30,9 +31,10 @@ def parse_plan(words: list[str]) -> tuple[RunConfig, PlanRequest, bool]:
     parser = Parser("vitlet plan", __doc__)
     parser.add_usual("--json")
     add_settings(parser, PlanRequest)
+    add_recipe_flags(parser)
     add_run_flags(parser)
     chosen = parser.parse_all(words)
     as_json = vars(chosen).pop("json")
     wishes = {item.name: vars(chosen).pop(item.name) for item in PlanRequest.settings() if item.name in chosen}
-    config = RunConfig.from_dict(run_settings(chosen), source="vitlet plan")
+    config = RunConfig.from_dict(with_recipe(chosen, {}, runs=False), source="vitlet plan")
     return config, PlanRequest(**PlanRequest.coerced(wishes, "vitlet plan")), as_json

@@ -19,7 +19,8 @@ def run(words: list[str]) -> int:
     """Run the command."""
     parser = Parser("vitlet recipes", __doc__)
     parser.add_argument("name", metavar="NAME", nargs="?", help="a table, for its rows; or a recipe, for its settings")
-    parser.add_argument("--scale", choices=("full", "small"), default="full", help="of the settings [full]")
+    size = {"dest": "scale", "choices": ("full", "small"), "default": "full", "help": "of the settings [full]"}
+    parser.add_argument("--recipe-size", "--scale", **size)
     parser.add_usual("--json")
     chosen = parser.parse_all(words)
     from vitlet.experiments.recipes import PAPER_TABLES, all_recipes
@@ -58,7 +59,7 @@ def _settings(name: str, scale: Scale) -> tuple[dict[str, Any], str]:
 
     if make := _transfer().get(name):
         if scale != "full":
-            raise VitletError(f"{name} has no small size; leave out --scale {scale}.")
+            raise VitletError(f"{name} has no small size; leave out --recipe-size {scale}.")
         config = make()
         usual = type(config)().to_dict()
         values = {key: value for key, value in config.to_dict().items() if value != usual.get(key)}
@@ -66,7 +67,9 @@ def _settings(name: str, scale: Scale) -> tuple[dict[str, Any], str]:
     recipe, paper = find_recipe(name), _published(find_recipe(name))
     size, known = "", f"paper: {paper}; here: not measured at this size"
     if scale != "full":
-        size, known = f" --scale {scale}", f"paper, at full size: {paper}"
+        size, known = f" --recipe-size {scale}", f"paper, at full size: {paper}"
+        full, data = recipe.config().data, recipe.config(scale).data
+        known += "" if data == full else f"; {data} stands for {full} here"
     table = PAPER_TABLES[recipe.table]
     lines = [f"{table.title}: {recipe.dataset}, {recipe.model}, {recipe.arm}", *_commands(recipe, scale, size), known]
     return recipe.values(scale), "\n".join([*lines, *filter(None, [table.note])])

@@ -25,7 +25,8 @@ def run(words: list[str]) -> int:
     """Run the command; 1 if a cell failed or cannot run."""
     parser = Parser("vitlet study", __doc__)
     parser.add_argument("study", metavar="STUDY", help="YAML file, folder with study.yaml, or a table of the papers")
-    parser.add_argument("--scale", choices=("full", "small"), help="of a table [full]")
+    size = {"dest": "scale", "choices": ("full", "small"), "help": "of a table [full]"}
+    parser.add_argument("--recipe-size", "--scale", **size)
     parser.add_argument("--seeds", type=int, help="of a table [3]")
     parser.add_argument("--data-dir", type=Path, help="folder of the datasets")
     about = "of the records (default: beside the study's file)"

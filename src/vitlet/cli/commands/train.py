@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vitlet.cli.flags import Parser, add_run_flags, run_settings
@@ -27,41 +30,64 @@ def run(words: list[str]) -> int:
 def run_config(program: str, about: str, words: list[str], **fixed: bool) -> tuple[RunConfig, dict[str, Any], bool]:
     """The settings of a command line, those of them that it gives, and whether it leaves the choice of tasks to us."""
     parser = Parser(prog=program, description=about)
-    parser.add_argument("--recipe", metavar="NAME", help="a published setting, see `vitlet recipes`; or --scale small")
+    add_recipe_flags(parser)
     add_run_flags(parser)
     chosen = parser.parse_all(words)
-    recipe = vars(chosen).pop("recipe")
-    scale = vars(chosen).pop("scale") if vars(chosen).get("scale") in ("full", "small") else None  # else a share
-    settings = run_settings(chosen)
+    recipe = chosen.recipe
+    given = with_recipe(chosen, fixed)
     from vitlet.config import RunConfig
 
-    given = {**settings, **fixed}
-    if recipe is not None:
-        given = _recipe_settings(recipe, scale or "full", given)
-    elif scale is not None:
-        raise VitletError(f"--scale {scale} is the size of a recipe; name one with --recipe.")
     return RunConfig.from_dict(given, source=program), given, recipe is None and "task" not in given
 
 
-def _recipe_settings(name: str, scale: Scale, given: dict[str, Any]) -> dict[str, Any]:
+def add_recipe_flags(parser: Parser) -> None:
+    """Which published setting, and at which size."""
+    parser.add_argument("--recipe", metavar="NAME", help="a published setting, see `vitlet recipes`; flags override it")
+    about = "full: as published; small: the same question on one CPU core [full]"
+    parser.add_argument("--recipe-size", choices=("full", "small"), help=about)
+
+
+def with_recipe(chosen: argparse.Namespace, fixed: Mapping[str, Any], *, runs: bool = True) -> dict[str, Any]:
+    """The settings of a parsed command line over those of its recipe, if it names one.
+
+    Args:
+        chosen: what `add_recipe_flags` and `add_run_flags` have parsed.
+        fixed: settings of the command itself.
+        runs: whether the run is begun, which takes the weights that it begins with.
+    """
+    given, name, size = dict(vars(chosen)), chosen.recipe, chosen.recipe_size
+    if given.get("scale") in ("full", "small"):  # a share of the area otherwise
+        size = given.pop("scale")
+        if this_process().first:
+            print(f"vitlet: --scale {size} is deprecated here; use --recipe-size {size}.", file=sys.stderr)
+    given = run_settings(argparse.Namespace(**{key: given[key] for key in given if not key.startswith("recipe")}))
+    given |= fixed
+    if name is not None:
+        return _recipe_settings(name, size or "full", given, runs=runs)
+    if size is not None:
+        raise VitletError(f"--recipe-size {size} is the size of a recipe; name one with --recipe.")
+    return given
+
+
+def _recipe_settings(name: str, scale: Scale, given: dict[str, Any], *, runs: bool) -> dict[str, Any]:
     """A recipe's settings with those given over them; of a recipe in two phases, those of the phase asked for."""
     from vitlet.experiments.recipes import find_recipe
     from vitlet.experiments.studies.definition import over_recipe
 
     recipe = find_recipe(name)
-    values = recipe.values(scale)
+    values = recipe.values(scale, given.get("data"), given.get("data"))
     first = values.pop("first", None)
-    size = "" if scale == "full" else f" --scale {scale}"
+    size = "" if scale == "full" else f" --recipe-size {scale}"
     if given.get("pretrain"):
         if first is None:
             raise VitletError(f"{name} has no pre-training. Run it with: vitlet train --recipe {name}{size}")
-        return over_recipe(first, given)
-    if first is not None and "init" not in given:
+        return over_recipe(first, {key: value for key, value in given.items() if key != "pretrain"})
+    if first is not None and "init" not in given and runs:
         raise VitletError(
             f"{name} begins with a pre-training. Run: vitlet pretrain --recipe {name}{size} --output FIRST, then:"
             f" vitlet train --recipe {name}{size} --init FIRST"
         )
-    if recipe.needs and scale == "full" and "init" not in given and given.get("pretrained", True):
+    if recipe.needs and scale == "full" and "init" not in given and given.get("pretrained", True) and runs:
         raise VitletError(f"{name} begins with {recipe.needs}; or train from scratch: --no-pretrained.")
     return over_recipe(values, given)
 

@@ -13,6 +13,18 @@ from vitlet.config import RunConfig
 Scale = Literal["full", "small"]
 SMALL_IMAGES, SMALL_RECIPE_SIDE = 2000, 32
 """Training images, and their height and width, of a recipe at small size."""
+SMALL_EPOCHS = 0.4
+"""Share of the epochs, and of what is counted in them."""
+SMALL_DATA = {"cifar100": "cifar10", "svhn": "cifar10"} | {
+    name: name for name in ("cifar10", "flowers102", "flowers102-split", "imagenette")
+}
+"""The data of a recipe at small size, which anybody can have; Imagenette stands for all that are not listed."""
+SMALL_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "arvit": ("arvit_reference_patch16_256", {"patch_size": 4, "embed_dim": 192, "mlp_hidden": 96}),
+    "vit_tiny_d6": ("vit_tiny_d6_patch16_256", {"patch_size": 4, "embed_dim": 72}),
+    **{family: (f"{family}_for_32px", {}) for family in ("cvt", "swin", "t2t", "resnet", "vit")},
+}
+"""The network that stands for those whose names begin so, the first that fits."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +58,23 @@ class Recipe:
         """Such as ``drloc_table4/cifar10/swin_t/drloc``."""
         return f"{self.table}/{self.dataset}/{self.model}/{self.arm}"
 
-    def config(self, scale: Scale = "full") -> RunConfig:
-        """The settings of the run."""
-        return self.make() if scale == "full" else small(self.make())
+    def config(self, scale: Scale = "full", data: str | None = None) -> RunConfig:
+        """The settings of the run; at small size for ``data``, where that takes the place of the recipe's."""
+        return self.make() if scale == "full" else small(self.make(), data)
 
-    def first_config(self, scale: Scale = "full") -> RunConfig | None:
-        """The settings of its pre-training."""
-        return None if self.first is None else replace(self, make=self.first).config(scale)
+    def first_config(self, scale: Scale = "full", data: str | None = None) -> RunConfig | None:
+        """The settings of its pre-training; at small size also of one that replaces downloaded weights."""
+        if self.first is not None:
+            return replace(self, make=self.first).config(scale, data)
+        run = self.make()
+        if scale == "full" or not run.pretrained:
+            return None
+        other = "cifar10" if small(run).data == "imagenette" else "imagenette"
+        return small(replace(run, data=other, tasks={}), data)
 
-    def values(self, scale: Scale = "full") -> dict[str, Any]:
+    def values(self, scale: Scale = "full", data: str | None = None, first_data: str | None = None) -> dict[str, Any]:
         """Both as plain values, without those that are as usual."""
-        values, first = _unusual(self.config(scale)), self.first_config(scale)
+        values, first = _unusual(self.config(scale, data)), self.first_config(scale, first_data)
         return {**values, "first": _unusual(first)} if first is not None else values
 
 
@@ -81,25 +99,28 @@ def published(table: str) -> list[tuple[str, str, str, float]]:
     return [(data, model, arm, float(text)) for model, arm, row in entries for data, text in row.items() if text]
 
 
-def small(config: RunConfig) -> RunConfig:
-    """The same question at a size for one CPU core: about 2,000 images of 32 px, the family's small network, batches of
-    64 instead of 1,024, and 0.4 of the epochs. Learning rate, weights, augmentation and schedules stay as they are."""
+def small(config: RunConfig, data: str | None = None) -> RunConfig:
+    """The same question at a size for one CPU core: about 2,000 images of 32 px of a dataset that anybody can have, the
+    family's small network, batches of 64, and 0.4 of the epochs. Learning rate, weights, augmentation and schedules
+    stay as they are. Of other ``data`` than the named datasets all images are used, for nobody knows how many."""
     from vitlet.data.named.official import OFFICIAL
 
-    name, official = config.model.removeprefix("ar"), OFFICIAL[config.data]  # arvit is of the family of vit
-    family = next(family for family in ("cvt", "swin", "t2t", "resnet", "vit") if name.startswith(family))
+    data = data or SMALL_DATA.get(config.data, "imagenette")
+    model, sizes = next(found for family, found in SMALL_MODELS.items() if config.model.startswith(family))
+    views = {key: value for key, value in config.model_kwargs.items() if key == "dynamic_img_size"}
     return replace(
         config,
-        model=f"{family}_for_32px",
-        model_kwargs={"dynamic_img_size": True} if "dynamic_img_size" in config.model_kwargs else {},
+        data=data,
+        model=model,
+        model_kwargs={**sizes, **views},
         pretrained=False,
         img_size=(SMALL_RECIPE_SIDE, SMALL_RECIPE_SIDE),
-        per_class=None if config.pretrain else max(2, round(SMALL_IMAGES / official.classes)),
-        fraction=min(1.0, SMALL_IMAGES / official.train) if config.pretrain else 1.0,
+        fraction=min(1.0, round(SMALL_IMAGES / OFFICIAL[data].train, 4)) if data in OFFICIAL else 1.0,
         val_fraction=0.1,
         batch_size=64,
-        epochs=max(1, round(0.4 * config.epochs)),
-        warmup_epochs=None if config.warmup_epochs is None else 0.4 * config.warmup_epochs,
+        epochs=max(1, round(SMALL_EPOCHS * config.epochs)),
+        stop_epoch=None if config.stop_epoch is None else max(1, round(SMALL_EPOCHS * config.stop_epoch)),
+        warmup_epochs=None if config.warmup_epochs is None else SMALL_EPOCHS * config.warmup_epochs,
         amp=False,
     )
 

@@ -98,13 +98,15 @@ class Study:
         recipe = joined.pop("recipe", self.table and f"{self.table}/{cell.dataset}/{cell.model}/{cell.arm}")
         first = joined.pop("first", None)
         if recipe is not None:
-            joined = over_recipe(find_recipe(str(recipe)).values(self.scale), joined)
+            data = None if joined.get("data") is None else str(joined["data"])
+            joined = over_recipe(find_recipe(str(recipe)).values(self.scale, data), joined)
         if self.fractions_named and joined.get("fraction", 1) != cell.fraction:  # of all images, where it is 1
             joined["fraction"] = cell.fraction
         if first is not None:
             first = _mapping(first, f"study {self.name}, {cell.name}: first")
             same = {key: value for key, value in joined.items() if key not in (*TASKS, "task", "init", "first")}
-            joined["first"] = {"pretrain": True, **join(joined.get("first", same), first)}
+            over = join if recipe is None else over_recipe
+            joined["first"] = {"pretrain": True, **over(joined.get("first", same), first)}
         return joined
 
     def paper(self, cell: Cell) -> float | None:
@@ -136,10 +138,17 @@ def join(below: CellSettings, above: CellSettings) -> dict[str, Any]:
 
 
 def over_recipe(values: CellSettings, given: CellSettings) -> dict[str, Any]:
-    """A recipe's values overridden by given ones; what would contradict those goes."""
+    """A recipe's values overridden by given ones: what would contradict those goes, what they scale follows."""
     below = dict(values)
-    if given.get("init") is not None:  # the weights to begin with
-        below.pop("pretrained", None)
+    for key, other in (("init", "pretrained"), ("per_class", "fraction"), ("fraction", "per_class")):
+        if given.get(key) is not None:  # each says the same thing in another way
+            below.pop(other, None)
+    if "epochs" in given:
+        share = coerce(given["epochs"], int, "epochs") / below.get("epochs", RunConfig().epochs)
+        if below.get("warmup_epochs"):
+            below["warmup_epochs"] *= share
+        if below.get("stop_epoch"):
+            below["stop_epoch"] = max(1, round(below["stop_epoch"] * share))
     return join(below, given)
 
 
@@ -151,7 +160,7 @@ def read_study(path: Path) -> Study:
             raise VitletError(f"{path}: unknown key {str(key)!r}.{nearest(str(key), KEYS)} Known: {', '.join(KEYS)}.")
     table = values.get("table")
     if table is not None:
-        values = {**_axes_of(str(table)), **values}
+        values = {**_axes_of(str(table), coerce(values.get("scale", "full"), Scale, f"{path}: scale")), **values}
     if not values.get("arms"):
         raise VitletError(f"{path}: a study needs 'arms': what is compared, name by name; or 'table', one of a paper.")
     name = path.parent.name if path.stem == "study" else path.stem
@@ -237,7 +246,9 @@ def _seeds(value: Any, where: str) -> tuple[int, ...]:
     return tuple(int(each) for each in numbers)
 
 
-def _axes_of(table: str) -> dict[str, Any]:
-    """The datasets, models and arms of a paper's table."""
-    axes = {"datasets": "dataset", "models": "model", "arms": "arm"}
-    return {axis: {str(getattr(row, key)): {} for row in find_table(table).recipes} for axis, key in axes.items()}
+def _axes_of(table: str, scale: Scale) -> dict[str, Any]:
+    """The datasets, models and arms of a paper's table; of datasets that are the same at this size, the first."""
+    axes, rows = {"datasets": "dataset", "models": "model", "arms": "arm"}, find_table(table).recipes
+    first = {row.config(scale).data: row.dataset for row in reversed(rows)}
+    rows = tuple(row for row in rows if row.dataset in first.values())
+    return {axis: {str(getattr(row, key)): {} for row in rows} for axis, key in axes.items()}

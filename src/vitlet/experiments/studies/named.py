@@ -24,7 +24,7 @@ def find_study(name: str, *, scale: Scale | None = None, seeds: int | None = Non
     file = _study_file(name, scale or "full", 3 if seeds is None else seeds)
     study = read_study(file)
     if scale not in (None, study.scale):
-        raise VitletError(f"--scale {scale} was asked for, but {file} has scale {study.scale}. Change it there.")
+        raise VitletError(f"--recipe-size {scale} was asked for, but {file} has scale {study.scale}. Change it there.")
     if seeds not in (None, len(study.seeds)):
         raise VitletError(f"--seeds {seeds} was asked for, but {file} has {len(study.seeds)} seeds. Change it there.")
     return study, file
@@ -47,7 +47,14 @@ def _study_file(name: str, scale: Scale, seeds: int) -> Path:
     file = ROOT / (name if scale == "full" else f"{name}-{scale}") / "study.yaml"
     if not file.is_file():
         file.parent.mkdir(parents=True, exist_ok=True)
-        title = PAPER_TABLES[name].title + ("" if scale == "full" else f", at {scale} size")
+        title = PAPER_TABLES[name].title + ("" if scale == "full" else f", at {scale} size{_stand_ins(name, scale)}")
         values = {"title": title, "table": name, "scale": scale, "seeds": seeds}
         file.write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")
     return file
+
+
+def _stand_ins(table: str, scale: Scale) -> str:
+    """Which data takes the place of which at this size, in words."""
+    found = {row.config(scale).data: row.dataset for row in reversed(PAPER_TABLES[table].recipes)}
+    other = [f"{data} for {dataset}" for data, dataset in found.items() if not data.startswith(dataset)]
+    return f" ({', '.join(other)})" if other else ""
