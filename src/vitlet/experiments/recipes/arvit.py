@@ -37,10 +37,9 @@ def pretraining(arm: str) -> RunConfig:
     kind, _, layer = arm.partition("-")
     tasks = {"rotation": TaskConfig(1.0, options={"head": "tokens"})}
     if kind in ATTENTION_WEIGHTS:
-        penalty = TaskConfig(ATTENTION_WEIGHTS[kind], view="rotate", options={"layers": layer})
-        tasks[f"attention-{kind}"] = penalty
-    same = fine_tuning("imagenet1k", arm)
-    return replace(same, pretrain=True, epochs=90, lr=5e-5, crop=RunConfig().crop, tasks=tasks)
+        tasks[f"attention-{kind}"] = TaskConfig(ATTENTION_WEIGHTS[kind], view="rotate", options={"layers": layer})
+    config = replace(fine_tuning("imagenet1k", arm), pretrain=True, epochs=90, lr=5e-5, tasks=tasks)
+    return replace(config, crop=RunConfig().crop)
 
 
 ARVIT_TABLES = (
