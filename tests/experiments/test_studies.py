@@ -25,9 +25,10 @@ from vitlet.errors import VitletError
 from vitlet.experiments.studies.cell import located, run_cell
 from vitlet.experiments.studies.definition import Cell, Study, read_study
 from vitlet.experiments.studies.named import find_study
+from vitlet.experiments.studies.paths import alone
 from vitlet.experiments.studies.records import Record, finished_cells, read_record
 from vitlet.experiments.studies.report import as_texts, report_study, which_numbers
-from vitlet.experiments.studies.scheduler import StudyProgress, alone
+from vitlet.experiments.studies.scheduler import StudyProgress
 from vitlet.experiments.studies.statistics import Estimate, first_reaching, summarise
 
 TINY: dict[str, Any] = {
@@ -134,7 +135,7 @@ def test_a_pretraining_is_on_the_same_data_and_network(tmp_path: Path) -> None:
         ({"tuned": {"data/modle": {}}}, "Did you mean 'data/model'"),
         ({"arms_of": {"data/modle": []}}, "arms_of 'data/modle' .* Did you mean 'data/model'"),
         ({"arms_of": {"data/model": ["palin"]}}, "Did you mean 'plain'"),
-        ({"arms_of": {"data/model": "plain"}}, "list of names, found 'plain'"),
+        ({"arms_of": {"data/model": "plain"}}, "arms_of is 'plain'; it needs to be a list of names"),
         ({"settings": {"recipe": "drloc_table99/x"}}, "no recipe is called"),
         ({"table": "drloc_table99"}, "no table is called"),
         ({"test": "perhaps"}, "needs to be true or false"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +87,9 @@ def tune(
 def _open_study(optuna: Any, folder: Path, seed: int) -> Any:
     """Optuna's record of the search in this folder, new or begun before."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    journal = import_module("optuna.storages.journal").JournalFileBackend(str(folder / "journal.log"))
+    journal = require_extra("optuna.storages.journal", "tune", "vitlet tune")
     sampler = optuna.samplers.TPESampler(seed=seed + len(list(folder.glob("trial-*"))), n_startup_trials=5)
-    storage = optuna.storages.JournalStorage(journal)
+    storage = optuna.storages.JournalStorage(journal.JournalFileBackend(str(folder / "journal.log")))
     return optuna.create_study(
         study_name="tune", storage=storage, direction="maximize", load_if_exists=True, sampler=sampler
     )

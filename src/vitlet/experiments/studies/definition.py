@@ -36,7 +36,7 @@ from vitlet.config import RunConfig
 from vitlet.errors import VitletError, nearest
 from vitlet.experiments.recipes import Scale, all_recipes, find_recipe, find_table
 from vitlet.tasks import TASKS
-from vitlet.values import coerce
+from vitlet.values import Names, coerce
 
 AXES = ("datasets", "models", "arms", "fractions", "seeds")
 KEYS = ("title", "settings", *AXES, "baseline", "tuned", "arms_of", "test", "table", "scale")
@@ -178,7 +178,9 @@ def read_study(path: Path) -> Study:
         fractions=_fractions(values.get("fractions", [1.0]), f"{path}: fractions"),
         seeds=_seeds(values.get("seeds", 3), f"{path}: seeds"),
         tuned={key: _mapping(each, f"{path}: tuned") for key, each in _by_pair(values, "tuned", path, pairs)},
-        arms_of={key: _names(each, f"{path}: arms_of") for key, each in _by_pair(values, "arms_of", path, pairs)},
+        arms_of={
+            key: coerce(each, Names, f"{path}: arms_of") for key, each in _by_pair(values, "arms_of", path, pairs)
+        },
         test=coerce(values.get("test", True), bool, f"{path}: test"),
         table=None if table is None else str(table),
         scale=coerce(values.get("scale", "full"), Scale, f"{path}: scale"),
@@ -229,12 +231,6 @@ def _fractions(value: Any, where: str) -> tuple[float, ...]:
     if len({f"{each:g}" for each in numbers}) < len(numbers):  # as cells are called
         raise VitletError(f"{where} names one twice: {value!r}. Its cells would have the same name; leave one out.")
     return tuple(numbers)
-
-
-def _names(value: Any, where: str) -> tuple[str, ...]:
-    if isinstance(value, list) and all(isinstance(each, str) for each in value):
-        return tuple(value)
-    raise VitletError(f"{where} needs to be a list of names, found {value!r}.")
 
 
 def _seeds(value: Any, where: str) -> tuple[int, ...]:
