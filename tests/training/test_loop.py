@@ -26,6 +26,7 @@ from vitlet.errors import NotFiniteError
 from vitlet.inference.predict import Predictor
 from vitlet.training.evaluate import evaluate
 from vitlet.training.inputs import class_weights
+from vitlet.training.jobs import few_images
 from vitlet.training.loop import train
 from vitlet.training.run_folder import RunFolder, read_rows
 
@@ -385,3 +386,12 @@ def test_a_run_begins_by_saying_what_it_learns_from(
     (folder / "digit 2").rename(folder / "digit\x1b[2J")
     train(config(folder, tmp_path / "run", epochs=1))
     assert "21 training images of 3 classes ('digit\\x1b[2J', digit 0, digit 1)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("images", "said"), [(19, True), (20, False)])
+def test_few_images_are_said(images: int, said: bool) -> None:
+    pixels = np.zeros((images, 8, 8, 3), np.uint8)
+    train_set = Arrays.of(pixels, [index % 4 for index in range(images)])
+    line = "only 19 training images of 4 classes: fewer than 5 per class. Check the data, --fraction and --per-class."
+    assert few_images(Dataset(tuple("abcd"), train_set, None, None, "")) == ((line,) if said else ())
+    assert few_images(Dataset((), train_set, None, None, ""))[0].startswith(f"only {images} training images.")
