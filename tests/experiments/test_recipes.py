@@ -92,6 +92,24 @@ def test_the_released_protocol_of_drloc() -> None:
     assert (task.target.unit, task.suggested_schedule) == ("cells", "ramp")
 
 
+def test_relvit_has_the_settings_of_the_release() -> None:
+    mega = find_recipe("relvit_training/imagenet100/vit_s/pretrained-mega").first_config()
+    assert mega is not None
+    assert all(task.patch_augment and task.mega_side == 6 for task in mega.tasks.values())
+    assert (mega.sched, mega.min_lr, mega.warmup_epochs, mega.batch_size) == ("quarter-cosine", 1.25e-6, 10, 256)
+    joint = find_recipe("relvit_networks/cifar10/t2t_vit_14/joint").config()
+    assert (joint.img_size, joint.batch_size, joint.model) == ((224, 224), 64, "t2t_vit_14")
+    assert all(task.options == {"pool": "3x3/2"} for task in joint.tasks.values())
+    assert not find_recipe("relvit_networks/cifar10/swin_t/baseline").config().tasks
+
+
+def test_table_7_has_t2t_by_its_own_code_and_table_3_five_seeds() -> None:
+    t2t, swin = (find_recipe(f"drloc_table7/imagenet1k/{model}/drloc").config() for model in ("t2t_vit_14", "swin_t"))
+    assert (t2t.batch_size, t2t.lr, t2t.warmup_epochs, t2t.clip_grad, t2t.model_ema) == (512, 5e-4, 10, None, True)
+    assert (swin.batch_size, swin.epochs, swin.model_ema) == (1024, 300, False)
+    assert PAPER_TABLES["drloc_table3"].seeds == 5
+
+
 def test_arvit_has_the_settings_of_the_release() -> None:
     row = find_recipe("arvit_table1/cifar10/arvit/distance-3")
     tuned, first = row.config(), row.first_config()

@@ -79,6 +79,10 @@ class ClassifierOptim(OptimSettings):
     lr_base_size: int = OPTIM(256, "images a step that lr_base is meant for", COUNT)
     lr_base_scale: Literal["linear", "sqrt"] = OPTIM("linear", "how lr_base grows with the images a step")
 
+    sched: Literal["cosine", "quarter-cosine"] = OPTIM(
+        "cosine", "of the learning rate after its warm-up; quarter-cosine: that of RelViT's released code"
+    )
+
     @property
     def learning_rate_rule(self) -> str:
         """The peak learning rate and where it comes from, in words."""

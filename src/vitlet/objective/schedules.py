@@ -64,6 +64,24 @@ class WarmupCosine:
 
 
 @dataclass(frozen=True)
+class WarmupQuarterCosine:
+    """Learning rate: linear from 0 to ``peak``, then a quarter of a cosine down to ``end``, counted from the start.
+
+    The released code of RelViT: it stays high for longer than half a cosine, and is past its peak after the warm-up.
+    """
+
+    peak: float
+    epochs: float
+    warmup_epochs: float = 0.0
+    end: float = 0.0
+
+    def __call__(self, epoch: float) -> float:
+        if epoch < self.warmup_epochs:
+            return self.peak * epoch / self.warmup_epochs
+        return self.end + (self.peak - self.end) * math.cos(math.pi / 2 * min(1.0, epoch / self.epochs))
+
+
+@dataclass(frozen=True)
 class WarmupLinear:
     """Learning rate: linear from 0 to ``peak``, then linear down to ``end``."""
 

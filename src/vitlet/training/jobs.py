@@ -28,7 +28,7 @@ from vitlet.errors import VitletError
 from vitlet.models.factory import data_statistics, describe_for_timm
 from vitlet.models.initialise import position_names
 from vitlet.objective import Objective, Outcome
-from vitlet.objective.schedules import Schedule, WarmupCosine
+from vitlet.objective.schedules import Schedule, WarmupCosine, WarmupQuarterCosine
 from vitlet.tasks.declared import load_task
 from vitlet.training.build import build_backbone, find_device, load_first_weights, resolve_settings
 from vitlet.training.defaults import choose_tasks
@@ -155,9 +155,10 @@ class ImageJob(Job):
         """These labels as the objective takes them."""
 
     def learning_rate(self) -> Schedule:
-        """Warm-up, then a cosine."""
+        """Warm-up, then half a cosine or a quarter of one."""
         config = self.config
-        return WarmupCosine(config.lr, config.epochs, config.warmup_epochs or 0.0, end=min(config.min_lr, config.lr))
+        kind = WarmupCosine if config.sched == "cosine" else WarmupQuarterCosine
+        return kind(config.lr, config.epochs, config.warmup_epochs or 0.0, end=min(config.min_lr, config.lr))
 
     @cached_property
     def autocast(self) -> Callable[[], AbstractContextManager[Any]]:

@@ -19,8 +19,8 @@ def run(words: list[str]) -> int:
     """Run the command."""
     parser = Parser("vitlet recipes", __doc__)
     parser.add_argument("name", metavar="NAME", nargs="?", help="a table, for its rows; or a recipe, for its settings")
-    size = {"dest": "scale", "choices": ("full", "small"), "default": "full", "help": "of the settings [full]"}
-    parser.add_argument("--recipe-size", "--scale", **size)
+    sizes, about = ("full", "small"), "of the settings [full]"
+    parser.add_argument("--recipe-size", "--scale", dest="scale", choices=sizes, default="full", help=about)
     parser.add_usual("--json")
     chosen = parser.parse_all(words)
     from vitlet.experiments.recipes import PAPER_TABLES, all_recipes

@@ -25,9 +25,9 @@ def run(words: list[str]) -> int:
     """Run the command; 1 if a cell failed or cannot run."""
     parser = Parser("vitlet study", __doc__)
     parser.add_argument("study", metavar="STUDY", help="YAML file, folder with study.yaml, or a table of the papers")
-    size = {"dest": "scale", "choices": ("full", "small"), "help": "of a table [full]"}
-    parser.add_argument("--recipe-size", "--scale", **size)
-    parser.add_argument("--seeds", type=int, help="of a table [3]")
+    sizes = ("full", "small")
+    parser.add_argument("--recipe-size", "--scale", dest="scale", choices=sizes, help="of a table [full]")
+    parser.add_argument("--seeds", type=int, help="of a table (default: the paper's, else 3)")
     parser.add_argument("--data-dir", type=Path, help="folder of the datasets")
     about = "of the records (default: beside the study's file)"
     parser.add_argument("--output", metavar="FOLDER", type=Path, help=about)

@@ -82,13 +82,15 @@ class Recipe:
 class PaperTable:
     """A published table: its name, such as ``drloc_table4``, its title, and a recipe for each of its numbers.
 
-    ``note`` is what there is to say of how its recipes differ from what was published.
+    ``seeds`` is how many runs a number is the mean of in the paper, where it says so; ``note`` what there is to say of
+    how its recipes differ from what was published.
     """
 
     name: str
     title: str
     recipes: tuple[Recipe, ...]
     note: str = ""
+    seeds: int = 3
 
 
 def published(table: str) -> list[tuple[str, str, str, float]]:

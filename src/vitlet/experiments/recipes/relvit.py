@@ -21,18 +21,28 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "svhn": {"img_size": (32, 32), "model_kwargs": {"patch_size": 4}},
     "imagenet100": {"img_size": (224, 224), "model": "vit_small_patch32_224"},
 }
+AT_224: dict[str, dict[str, Any]] = {
+    "swin_t": {"model": "swin_tiny_patch4_window7_224"},
+    "t2t_vit_14": {"model": "t2t_vit_14"},
+}
+"""The other networks of the release: images of 224 px, batches of 64."""
 RELVIT_TASKS = ("sprel", "distance", "angle", "position")
 
 
-def released(dataset: str, tasks: dict[str, TaskConfig], *, pretrain: bool = False) -> RunConfig:
+def released(
+    dataset: str, tasks: dict[str, TaskConfig], *, network: str = "vit_s", pretrain: bool = False
+) -> RunConfig:
     """The released scripts: AdamW 5e-4, decay 0.1, drop path 0.1, batch 256, 100 epochs, a tenth of warm-up, clip 1.
 
     Args:
         dataset: by its name here.
         tasks: beside the labels, or alone.
+        network: ``vit_s``, or one of `AT_224`.
         pretrain: without labels; the positional embedding is then off.
     """
-    settings = {"model": "vit_small_patch16_224", **SETTINGS[dataset]}
+    settings = {"model": "vit_small_patch16_224", "batch_size": 256, **SETTINGS[dataset]}
+    if network in AT_224:
+        settings = {**AT_224[network], "img_size": (224, 224), "batch_size": 64}
     if any(task.view == "mega" for task in tasks.values()):  # a view of fewer tokens, so of another size
         settings["model_kwargs"] = {**settings.get("model_kwargs", {}), "dynamic_img_size": True}
     return RunConfig(
@@ -41,8 +51,9 @@ def released(dataset: str, tasks: dict[str, TaskConfig], *, pretrain: bool = Fal
         drop_path=0.1,
         epochs=100,
         warmup_epochs=10.0,
-        batch_size=256,
         lr=5e-4,
+        min_lr=1.25e-6,
+        sched="quarter-cosine",
         weight_decay=0.1,
         clip_grad=1.0,
         aug="relvit",
@@ -62,7 +73,7 @@ def _four_ways(dataset: str) -> list[Recipe]:
     plain, joint = partial(released, dataset, {}), partial(released, dataset, _tasks(*both))
     before = partial(released, dataset, _tasks(*both, patch_augment=True), pretrain=True)
     side = 6 if dataset == "imagenet100" else 5
-    mega = partial(released, dataset, _tasks(*both, view="mega", mega_side=side), pretrain=True)
+    mega = partial(released, dataset, _tasks(*both, view="mega", mega_side=side, patch_augment=True), pretrain=True)
     recipe = partial(Recipe, "relvit_training", dataset, "vit_s")
     return [
         recipe("baseline", plain),
@@ -70,6 +81,17 @@ def _four_ways(dataset: str) -> list[Recipe]:
         recipe("joint", joint),
         recipe("pretrained-mega", plain, first=mega),
     ]
+
+
+def _other_networks(dataset: str) -> list[Recipe]:
+    """Joint training against labels only, with Swin-T and T2T-ViT-14, whose 14 x 14 tokens the tasks see as 7 x 7."""
+    found = []
+    for network in AT_224:
+        options = {"options": {"pool": "3x3/2"}} if network == "t2t_vit_14" else {}
+        for arm, tasks in (("baseline", {}), ("joint", _tasks("sprel", "position", **options))):
+            make = partial(released, dataset, tasks, network=network)
+            found.append(Recipe("relvit_networks", dataset, network, arm, make))
+    return found
 
 
 def _ablation(names: tuple[str, ...]) -> Recipe:
@@ -83,6 +105,11 @@ RELVIT_TABLES = (
         "relvit_training",
         "RelViT: labels only, pre-training then fine-tuning, jointly, and with mega-patches",
         tuple(recipe for dataset in SETTINGS for recipe in _four_ways(dataset)),
+    ),
+    PaperTable(
+        "relvit_networks",
+        "RelViT: labels only and joint training of Swin-T and T2T-ViT-14, at 224 px",
+        tuple(recipe for dataset in SETTINGS for recipe in _other_networks(dataset)),
     ),
     PaperTable(
         "relvit_tasks",

@@ -19,9 +19,9 @@ def find_study(name: str, *, scale: Scale | None = None, seeds: int | None = Non
     Args:
         name: of the file, its folder, a folder in ``studies/``, or a table of a paper.
         scale: of a table [full].
-        seeds: of a table, how many [3].
+        seeds: of a table, how many (default: as many as the paper has, 3 where it does not say).
     """
-    file = _study_file(name, scale or "full", 3 if seeds is None else seeds)
+    file = _study_file(name, scale or "full", seeds)
     study = read_study(file)
     if scale not in (None, study.scale):
         raise VitletError(f"--recipe-size {scale} was asked for, but {file} has scale {study.scale}. Change it there.")
@@ -30,7 +30,7 @@ def find_study(name: str, *, scale: Scale | None = None, seeds: int | None = Non
     return study, file
 
 
-def _study_file(name: str, scale: Scale, seeds: int) -> Path:
+def _study_file(name: str, scale: Scale, seeds: int | None) -> Path:
     """The YAML file that a name means; that of a paper's table is written where it is not there."""
     for path in (Path(name), Path(name) / "study.yaml", ROOT / f"{name}.yaml", ROOT / name / "study.yaml"):
         if path.is_file():
@@ -48,7 +48,7 @@ def _study_file(name: str, scale: Scale, seeds: int) -> Path:
     if not file.is_file():
         file.parent.mkdir(parents=True, exist_ok=True)
         title = PAPER_TABLES[name].title + ("" if scale == "full" else f", at {scale} size{_stand_ins(name, scale)}")
-        values = {"title": title, "table": name, "scale": scale, "seeds": seeds}
+        values = {"title": title, "table": name, "scale": scale, "seeds": seeds or PAPER_TABLES[name].seeds}
         file.write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")
     return file
 
