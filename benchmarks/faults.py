@@ -35,11 +35,11 @@ from sklearn.datasets import load_digits
 from timing import Report
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.errors import VitletError
+from vitlet.processes import LAUNCHER
 from vitlet.training import loop as engine
 from vitlet.training.checkpoint import Checkpoints
 from vitlet.training.run_folder import read_rows
 from vitlet.training.saver import Saver
-from vitlet.training.signals import LAUNCHER
 from vitlet.training.state import State
 
 PHASES = ("loading", "step", "save", "rename", "evaluation")

@@ -25,7 +25,7 @@ from vitlet.objective import Objective, Outcome, Term
 from vitlet.tasks import TASKS
 from vitlet.tasks.declared import load_task
 from vitlet.training.distributed import World, joined, replicate
-from vitlet.training.signals import LAUNCHER
+from vitlet.processes import LAUNCHER
 from vitlet.training.terms import make_view
 
 SIDE, CLASSES, BATCH = 32, 5, 4

@@ -25,6 +25,7 @@ from vitlet.config import RunConfig
 from vitlet.errors import LostProcessError
 from vitlet.objective import Objective, Outcome
 from vitlet.training.checkpoint import MANIFEST, STATE, Checkpoints, _describe
+from vitlet.training.files import delete
 from vitlet.training.loop import train
 from vitlet.training.run_folder import read_rows
 
@@ -372,6 +373,62 @@ def test_stale_temporaries_are_swept(data: Path, tmp_path: Path) -> None:
     train(config)
     assert not stale.exists()
     assert [path.name for path in (tmp_path / "run" / "checkpoints").glob(".*")] == []
+
+
+def test_only_what_runs_have_made_is_deleted(data: Path, tmp_path: Path) -> None:
+    """Other folders among the checkpoints, links, and what lies beside the run stay as they are."""
+    checkpoints = tmp_path / "run" / "checkpoints"
+    config = interrupted(data, tmp_path / "run")
+    mine = [checkpoints / name for name in (".ssh", ".writing-letters", "step-by-step", "step-00000000-copy")]
+    mine += [tmp_path / name for name in (".run.old", "run.lock", "elsewhere")]
+    for path in mine:
+        path.mkdir()
+        (path / "key").write_text("mine")
+    (checkpoints / ".writing-step-00000098").symlink_to(tmp_path / "elsewhere")
+    (checkpoints / "step-00000000").symlink_to(tmp_path / "elsewhere")  # the oldest, which is let go
+    train(config)
+    assert not list(checkpoints.glob(".writing-step-*"))
+    assert not (checkpoints / "step-00000000").is_symlink()
+    train(replace(config, output=str(tmp_path / "run2"), resume=None))
+    assert all((path / "key").read_text() == "mine" for path in mine)
+    with pytest.raises(vitlet.VitletError, match="cannot continue|which no run has written|is not a run"):
+        train(replace(config, output=str(checkpoints), resume=None, overwrite=True))
+
+
+def test_linked_checkpoints_are_not_swept(data: Path, tmp_path: Path) -> None:
+    config = interrupted(data, tmp_path / "run")
+    (tmp_path / "run" / "checkpoints").rename(tmp_path / "home")
+    (tmp_path / "home" / ".ssh").mkdir()
+    (tmp_path / "home" / ".writing-step-00000099").mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "home")
+    before = sorted(path.name for path in (tmp_path / "home").iterdir())
+    with pytest.raises(vitlet.VitletError, match="checkpoints is a link, .* move the checkpoints back"):
+        train(config)
+    train(replace(config, resume=None, overwrite=True))  # takes the link away, and makes a folder
+    assert sorted(path.name for path in (tmp_path / "home").iterdir()) == before
+    assert not (tmp_path / "run" / "checkpoints").is_symlink()
+
+
+def test_a_run_that_is_being_overwritten_is_known_as_one(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(interrupted(data, tmp_path / "run"), resume=None, overwrite=True)
+    (tmp_path / "run" / ".curves.png.tmp").write_bytes(b"half")
+    (tmp_path / "run" / ".vitlet.lock").touch()  # of the process that was killed
+    gone: list[Path] = []
+
+    def delete_two(path: Path) -> None:
+        if len(gone) == 2:
+            raise PermissionError(13, "Permission denied")
+        gone.append(path)
+        delete(path)
+
+    monkeypatch.setattr("vitlet.training.run_folder.delete", delete_two)
+    with pytest.raises(vitlet.VitletError, match="cannot empty .*Permission denied"):
+        train(config)
+    monkeypatch.undo()
+    train(config)  # the lock was given back, and what is left is still a run
+    assert (tmp_path / "run" / "result.json").is_file()
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again(data: Path, whole: Path, tmp_path: Path) -> None:
