@@ -391,7 +391,7 @@ def test_only_what_runs_have_made_is_deleted(data: Path, tmp_path: Path) -> None
     assert not (checkpoints / "step-00000000").is_symlink()
     train(replace(config, output=str(tmp_path / "run2"), resume=None))
     assert all((path / "key").read_text() == "mine" for path in mine)
-    with pytest.raises(vitlet.VitletError, match="cannot continue|which no run has written|is not a run"):
+    with pytest.raises(vitlet.VitletError, match="is not a run"):
         train(replace(config, output=str(checkpoints), resume=None, overwrite=True))
 
 
@@ -402,7 +402,7 @@ def test_linked_checkpoints_are_not_swept(data: Path, tmp_path: Path) -> None:
     (tmp_path / "home" / ".writing-step-00000099").mkdir()
     (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "home")
     before = sorted(path.name for path in (tmp_path / "home").iterdir())
-    with pytest.raises(vitlet.VitletError, match="checkpoints is a link, .* move the checkpoints back"):
+    with pytest.raises(vitlet.VitletError, match=r"checkpoints is a link, .* move the checkpoints back"):
         train(config)
     train(replace(config, resume=None, overwrite=True))  # takes the link away, and makes a folder
     assert sorted(path.name for path in (tmp_path / "home").iterdir()) == before
@@ -424,7 +424,7 @@ def test_a_run_that_is_being_overwritten_is_known_as_one(
         delete(path)
 
     monkeypatch.setattr("vitlet.training.run_folder.delete", delete_two)
-    with pytest.raises(vitlet.VitletError, match="cannot empty .*Permission denied"):
+    with pytest.raises(vitlet.VitletError, match=r"cannot empty .*Permission denied"):
         train(config)
     monkeypatch.undo()
     train(config)  # the lock was given back, and what is left is still a run

@@ -13,7 +13,7 @@ from types import FrameType
 from vitlet.processes import LAUNCHER, ORPHANED_SECONDS
 
 GRACE = 60.0
-"""Seconds that the other processes have to end by themselves once one has failed or was asked to stop; see `ORPHANED_SECONDS`."""
+"""Seconds that the other processes have to end by themselves once one has failed or was asked to stop."""
 
 
 def launch(words: Sequence[str], count: int) -> int:

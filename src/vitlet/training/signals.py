@@ -10,6 +10,7 @@ from typing import Any
 
 from vitlet.processes import LAUNCHER
 
+
 class Interrupts:
     """SIGINT and SIGTERM while a run goes on; a second one changes nothing, least of all a save."""
 

@@ -99,6 +99,6 @@ def _check(path: Path, remote: Remote) -> None:
         found = hashlib.file_digest(file, kind).hexdigest()
     if found != remote.checksum:
         raise VitletError(
-            f"{path.name.removesuffix('.vitlet-part')} has the checksum {found}, not the official {remote.checksum}: it is"
-            f" incomplete or was altered. It was not used; get it again from {remote.url}."
+            f"{remote.filename} has the checksum {found}, not the official {remote.checksum}: it is incomplete or was"
+            f" altered. It was not used; get it again from {remote.url}."
         )
