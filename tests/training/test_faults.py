@@ -22,6 +22,7 @@ import faults
 import vitlet
 from builders.runs import run, said
 from vitlet.config import RunConfig
+from vitlet.data.contents import content_print
 from vitlet.errors import LostProcessError
 from vitlet.objective import Objective, Outcome
 from vitlet.training.checkpoint import MANIFEST, STATE, Checkpoints, _describe
@@ -344,6 +345,30 @@ def test_other_data_is_refused(data: Path, tmp_path: Path) -> None:
     (own / "1").rename(own / "one")
     with pytest.raises(vitlet.VitletError, match=r"its classes were \['0', '1', '2'\]"):
         train(config)
+
+
+@pytest.mark.parametrize("cache", ["auto", "none"])
+def test_images_overwritten_in_place_are_refused(cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = faults.write_images(tmp_path / "data")
+    config = interrupted(own, tmp_path / "run", cache=cache)
+    image = own / "0" / "0.png"
+    before = image.read_bytes()
+    image.write_bytes(before[:-12] + b"\0" * 12)  # as long as before, and Pillow does not mind
+    with pytest.raises(vitlet.VitletError, match="The content of files has"):
+        train(config)
+    image.write_bytes(before)  # at another time
+    for manifest in (tmp_path / "run").rglob(MANIFEST):  # as older versions wrote it
+        about = json.loads(manifest.read_text())
+        assert about.pop("contents").keys() == {"train", "val"}
+        manifest.write_text(json.dumps(about))
+    train(config)
+    monkeypatch.setattr("vitlet.data.contents.MOST_BYTES", 10)  # then sizes count
+    files = [(path.name, path) for path in sorted(own.rglob("*.png"))]
+    known = content_print(files)
+    image.write_bytes(before[:-12] + b"\0" * 12)
+    assert content_print(files) == known
+    image.write_bytes(before + b"\0")
+    assert content_print(files) != known
 
 
 def test_another_number_of_loading_processes_gives_the_same_bits(data: Path, whole: Path, tmp_path: Path) -> None:
