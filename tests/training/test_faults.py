@@ -26,9 +26,9 @@ from vitlet.data.contents import content_print
 from vitlet.errors import LostProcessError
 from vitlet.objective import Objective, Outcome
 from vitlet.training.checkpoint import MANIFEST, STATE, Checkpoints, _describe
-from vitlet.training.files import delete
+from vitlet.training.files import delete, write_atomically
 from vitlet.training.loop import train
-from vitlet.training.run_folder import read_rows
+from vitlet.training.run_folder import RunFolder, read_rows
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +231,7 @@ def interrupted(data: Path, path: Path, **changes: Any) -> RunConfig:
     return config
 
 
-@pytest.mark.parametrize("how", ["flipped", "truncated", "missing", "manifest"])
+@pytest.mark.parametrize("how", ["flipped", "truncated", "missing", "added", "manifest"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
     how: str, data: Path, whole: Path, tmp_path: Path
 ) -> None:
@@ -242,12 +242,75 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
     content[len(content) // 2] ^= 1
     if how == "missing":
         file.unlink()
+    elif how == "added":
+        (newer / "inner").mkdir()
+        (newer / "inner" / "notes.txt").write_text("mine")
     else:
         file.write_bytes(content[:-100] if how in ("truncated", "manifest") else content)
     assert run(config) == [0]
     assert f"the checkpoint {newer} is damaged" in said(config)
+    if how in ("missing", "added"):
+        name = "inner/notes.txt" if how == "added" else file.name
+        assert f"files missing or added: {name}" in said(config)
     assert f"continued from {older}" in said(config)
     assert faults.differences(whole, tmp_path / "run") == []
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path]]:
+    """What is synced, by what the system is asked, and what is put in place, in that order."""
+    found: list[tuple[str, Path]] = []
+    opened, fsync = os.open, os.fsync
+    paths: dict[int, Path] = {}
+
+    def note_open(path: Any, *flags: Any, **named: Any) -> int:
+        handle = opened(path, *flags, **named)
+        paths[handle] = Path(path)
+        return handle
+
+    def note_sync(handle: int) -> None:
+        found.append(("synced", paths[handle]))
+        fsync(handle)
+
+    def noting(move: Callable[[Path, Path], Path]) -> Callable[[Path, Path], Path]:
+        return lambda path, target: (found.append(("moved", path)), move(path, target))[1]
+
+    monkeypatch.setattr(os, "open", note_open)
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(Path, "rename", noting(Path.rename))
+    monkeypatch.setattr(Path, "replace", noting(Path.replace))
+    return found
+
+
+def test_a_checkpoint_is_on_the_disk_before_the_old_one_goes(events: list[tuple[str, Path]], tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    for name in ("step-00000001", "step-00000002"):
+        events.clear()
+        aside = checkpoints.begin(name)
+        (aside / "shards").mkdir()
+        for file in ("state.pt", "shards/0.bin"):
+            (aside / file).write_text(name)
+        checkpoints.finish(name, {"step": 1})
+        moved = events.index(("moved", aside))
+        inside = ("", "state.pt", "shards", "shards/0.bin", MANIFEST)
+        assert {path for what, path in events[:moved] if what == "synced"} == {aside / each for each in inside}
+        assert events[moved + 1] == ("synced", tmp_path)
+    assert events[moved + 2 :] == [("moved", tmp_path / "step-00000001")]
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
+
+
+def test_files_of_a_run_are_on_the_disk_before_they_replace_others(
+    events: list[tuple[str, Path]], tmp_path: Path
+) -> None:
+    written: tuple[Callable[[str, str], None], ...] = (
+        RunFolder(tmp_path).write_text,
+        lambda name, text: write_atomically(tmp_path / name, text),
+    )
+    for write in written:
+        events.clear()
+        write("name", "text")
+        beside = tmp_path / ".name.tmp"
+        assert events == [("synced", beside), ("moved", beside), ("synced", tmp_path)]
 
 
 def test_no_whole_checkpoint_left_is_an_error(data: Path, tmp_path: Path) -> None:

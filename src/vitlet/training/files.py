@@ -26,6 +26,7 @@ def write_atomically(path: Path, text: str) -> None:
     temporary.write_text(text, encoding="utf-8")
     sync(temporary)
     temporary.replace(path)
+    sync(path.parent)
 
 
 def delete(path: Path) -> None:
