@@ -40,9 +40,9 @@ types: $(INSTALLED)
 models: $(INSTALLED)
 	$(BIN)/python benchmarks/models.py
 
-# Real training processes killed at random moments; writes benchmarks/results/faults.md
+# Real runs of every kind, killed and disturbed at random moments; writes benchmarks/results/faults.md
 faults: $(INSTALLED)
-	$(BIN)/python benchmarks/faults.py --kills 60 --output benchmarks/results/faults.md
+	$(BIN)/python benchmarks/fault_matrix.py --kills 60 --output benchmarks/results/faults.md
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/drloc.py

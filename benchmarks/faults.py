@@ -1,22 +1,18 @@
-"""Kill real training processes with SIGKILL, again and again, and compare what they end with, bit by bit.
+"""Start real training processes, kill them at a random moment or inside a phase, and compare what they end with.
 
-Every configuration is trained once undisturbed. Then the same run is killed several times, at a random moment or inside
-a phase drawn beforehand, and continued with ``--resume auto`` until it ends. Weights, averages, optimizer state and the
-rows of metrics have to be equal to the last bit. Every process notes in shared memory what it is doing, so that the
-phase in which it died is known, not guessed.
+Every process notes in shared memory what it is doing, so that the phase in which it died is known, not guessed. The
+tests use this, and `fault_matrix.py`, which is what ``make faults`` runs.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
+import gc
 import mmap
 import os
 import random
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -32,14 +28,13 @@ from PIL import Image
 from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 
-from timing import Report
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.errors import VitletError
+from vitlet.processes import LAUNCHER
 from vitlet.training import loop as engine
 from vitlet.training.checkpoint import Checkpoints
 from vitlet.training.run_folder import read_rows
 from vitlet.training.saver import Saver
-from vitlet.training.signals import LAUNCHER
 from vitlet.training.state import State
 
 PHASES = ("loading", "step", "save", "rename", "evaluation")
@@ -156,44 +151,45 @@ def renew_threads() -> None:
 
 
 def start(
-    config: RunConfig,
+    config: Any,
     processes: int,
     log: Path,
     *,
     death: Death | None = None,
     victim: int = 0,
     before: Callable[[int], None] = lambda rank: None,
+    work: Callable[[Any], object] = engine.train,
 ) -> tuple[list[int], Watch]:
     """Fork the processes of one run; one of them, the victim, is watched and may have to die.
 
-    ``before`` is called in each process, with its rank, before it trains.
+    ``before`` is called in each process, with its rank, before it does its ``work``.
     """
-    watch = Watch()
-    watch.store = store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
-    found = []
+    watch, ports, found = Watch(), os.pipe(), []
     for rank in range(processes):
         child = os.fork()
         if child:
             found.append(child)
             continue
-        renew_threads()
         code = 1
         try:
+            gc.freeze()  # what the parent has left is never collected here: its threads are not there to be joined
+            renew_threads()
+            os.close(ports[1])
             os.environ[LAUNCHER] = str(os.getppid())
             if processes > 1:
-                place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "RANK": str(rank)}
+                port = str(int.from_bytes(os.read(ports[0], 4), "big"))
+                place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": str(rank)}
                 os.environ.update(place, WORLD_SIZE=str(processes), LOCAL_RANK=str(rank))
                 os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
             out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(out, 1)
             os.dup2(out, 2)
             sys.stdout = sys.stderr = os.fdopen(out, "w")
-            watch.memory[0] = 0
             if rank == victim:
                 watch.death = death
                 watch.install()
             before(rank)
-            engine.train(config)
+            work(config)
             code = 0
         except VitletError as problem:
             print(problem, flush=True)
@@ -203,6 +199,11 @@ def start(
         finally:
             sys.stdout.flush()
             os._exit(code)
+    os.close(ports[0])
+    if processes > 1:  # its thread must not run while a process is forked
+        watch.store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+        os.write(ports[1], watch.store.port.to_bytes(4, "big") * processes)
+    os.close(ports[1])
     return found, watch
 
 
@@ -253,35 +254,49 @@ def make_config(data: Path, output: Path, **changes: Any) -> RunConfig:
     return RunConfig(**settings)
 
 
-def kill_and_continue(config: RunConfig, processes: int, seed: int, kills: int, seconds: float) -> Counter[str]:
-    """Kill a run so many times, then let it end; the phases of death."""
+def has_saved(config: Any) -> bool:
+    """Whether a run has a checkpoint to lose."""
+    return any(Path(config.output, "checkpoints").glob("step-*"))
+
+
+def kill_and_continue(
+    config: Any, processes: int, seed: int, kills: int, seconds: float, work: Callable[[Any], object] = engine.train
+) -> Counter[str]:
+    """Kill a run so many times; the phases of death of those kills that found a checkpoint."""
     draw = random.Random(seed)
     deaths: Counter[str] = Counter()
     log = Path(f"{config.output}.log")
     for number in range(kills):
         victim = draw.randrange(processes)
         phase = ("any", "rename", "save", "evaluation", "step", "loading")[(seed + number) % 6]
+        if fresh := not has_saved(config):
+            phase = "step"
         if phase in ("any", "loading"):
             after = draw.uniform(0, seconds if phase == "any" else 0.1 * seconds)
-            started, watch = start(config, processes, log, victim=victim)
+            started, watch = start(config, processes, log, victim=victim, work=work)
             codes = await_end(started, (after, victim))
         else:
             delay = 0.0 if phase == "rename" else draw.uniform(0.0, 0.01)
-            most = {"rename": 12, "save": 4, "evaluation": 2, "step": 6}[phase]
+            least, most = {"rename": (1, 12), "save": (1, 4), "evaluation": (1, 2), "step": (1, 6)}[phase]
+            least = 4 if fresh else least  # after the first checkpoint
             first = 0 if phase == "evaluation" or victim == 0 else 1
             victim = 0 if phase in ("rename", "save") else victim
-            death = Death(phase, draw.randint(1, most) + first, delay)
-            started, watch = start(config, processes, log, death=death, victim=victim)
+            death = Death(phase, draw.randint(least, most) + first, delay)
+            started, watch = start(config, processes, log, death=death, victim=victim, work=work)
             codes = await_end(started)
-        if -signal.SIGKILL in codes:
+        if -signal.SIGKILL in codes and has_saved(config):
             deaths[watch.phase] += 1
         if codes[victim] not in (0, -signal.SIGKILL):
             raise SystemExit(f"exit codes {codes} of {config.output}:\n{log.read_text()}")
-    started, _ = start(config, processes, log)
-    codes = await_end(started)
+    return deaths
+
+
+def let_end(config: Any, processes: int, work: Callable[[Any], object] = engine.train) -> None:
+    """Start a run, or go on with it, until its end."""
+    log = Path(f"{config.output}.log")
+    codes = await_end(start(config, processes, log, work=work)[0])
     if any(codes):
         raise SystemExit(f"exit codes {codes} of {config.output}:\n{log.read_text()}")
-    return deaths
 
 
 def differences(first: Path, second: Path) -> list[str]:
@@ -342,50 +357,7 @@ def trial(name: str, data: Path, work: Path, kills: int, seed: int) -> tuple[Cou
     processes = changes.get("processes", 1)
     whole, broken = (make_config(data, work / f"{kind}-{seed}", **changes) for kind in ("whole", "broken"))
     began = time.monotonic()
-    started, _ = start(whole, processes, work / f"whole-{seed}.log")
-    codes = await_end(started)
-    if any(codes):
-        raise SystemExit(f"{name}: exit codes {codes}\n{(work / f'whole-{seed}.log').read_text()}")
+    let_end(whole, processes)
     deaths = kill_and_continue(broken, processes, seed, kills, time.monotonic() - began)
+    let_end(broken, processes)
     return deaths, differences(Path(str(whole.output)), Path(str(broken.output)))
-
-
-def row(name: str, deaths: Counter[str], lost: str) -> str:
-    """A line of the table."""
-    return f"| {name} | {sum(deaths.values())} | " + " | ".join(str(deaths[phase]) for phase in PHASES) + f" | {lost} |"
-
-
-def main() -> None:
-    """Try all configurations, print and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=60, help="in all, at least [60]")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments [0]")
-    parser.add_argument("--output", type=Path, help="write the table here")
-    chosen = parser.parse_args()
-    torch.set_num_threads(1)
-    report = Report("What a kill loses", __doc__, chosen.output)
-    report.add(["", "| configuration | kills | " + " | ".join(PHASES) + " | lost |", "|" + "---|" * (len(PHASES) + 3)])
-    total, bad, seed = Counter[str](), 0, chosen.seed
-    work = Path(tempfile.mkdtemp(prefix="vitlet-faults-"))
-    data = write_images(work / "data")
-    wanted = -(-chosen.kills // len(CONFIGURATIONS))
-    for name in CONFIGURATIONS:
-        deaths: Counter[str] = Counter()
-        different: list[str] = []
-        while sum(deaths.values()) < wanted:
-            seed += 1
-            died, found = trial(name, data, work, wanted, seed)
-            deaths += died
-            different += found
-        total += deaths
-        bad += len(different)
-        report.add([row(name, deaths, "; ".join(different) or "nothing")])
-    report.add([row("**all**", total, str(bad) if bad else "nothing")])
-    report.close()
-    shutil.rmtree(work)
-    if bad or any(not total[phase] for phase in PHASES):
-        raise SystemExit("something was lost, or a phase was never hit")
-
-
-if __name__ == "__main__":
-    main()

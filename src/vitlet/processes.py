@@ -1,9 +1,21 @@
-"""Which process of a run this is: the one place that reads the environment variables of torchrun and ``--nproc``."""
+"""Which process of a run this is, and how it ends with its parent.
+
+The one place that reads the environment variables of torchrun and ``--nproc``.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
+import threading
+import time
 from typing import NamedTuple
+
+LAUNCHER = "VITLET_LAUNCHER"
+"""Environment variable with the process id of the launcher: if that is gone, so is the reason to go on."""
+
+ORPHANED_SECONDS = 1.0
+"""What a process has to save a step once its launcher was killed, or another process that it trains with."""
 
 
 class Process(NamedTuple):
@@ -24,6 +36,26 @@ def this_process() -> Process:
     """What the environment says of this process; alone, it is the first of one."""
     rank, size, local = (int(os.environ.get(name, "") or usual) for name, usual in _VARIABLES.items())
     return Process(rank, size, local, launched="RANK" in os.environ)
+
+
+def end_with(parent: int, *, grace: float = 0.0) -> None:
+    """End this process soon after its parent: a thread looks, because kill -9 tells nobody."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.2)
+        if hasattr(signal, "setitimer"):  # the system's own clock: at the end of the interpreter threads stand still
+            signal.setitimer(signal.ITIMER_REAL, grace + 0.1)
+        time.sleep(grace)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="end_with", daemon=True).start()
+
+
+def end_with_launcher() -> None:
+    """The same for a process that ``--nproc`` or a study has started; in any other nothing happens."""
+    if launcher := int(os.environ.get(LAUNCHER, 0)):
+        end_with(launcher, grace=ORPHANED_SECONDS)
 
 
 _VARIABLES = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -204,7 +205,7 @@ def test_a_run_still_training_and_other_classes(runs: list[Path], tmp_path: Path
     (data / "digit 0").rename(data / CLASSES[2])
     train_quickly(data, other, epochs=1)
     output = tmp_path / "report.html"
-    with FileLock(tmp_path / "running.lock"):
+    with FileLock(tmp_path / "running" / ".vitlet.lock"):
         assert main(["report", str(running), str(other), "--output", str(output)]) == 0
     assert writing.is_dir()  # what the training process is writing is its own
     shown = read(output)[2]
@@ -220,5 +221,8 @@ def test_settings_somebody_chose(runs: list[Path]) -> None:
     chosen = chosen_settings(record.config, len(record.classes))
     assert chosen.pop("drloc") == {"variant": "signed", "hidden": 16}
     assert set(chosen) == {"model_kwargs", "img_size", "epochs", "batch_size"}
+    long = replace(record.config, epochs=4000, warmup_epochs=200.0)  # a twentieth, as without anybody choosing
+    assert chosen_settings(long, len(record.classes))["epochs"] == 4000
+    assert "warmup_epochs" not in chosen_settings(long, len(record.classes))
     assert run_names([Path("a/x"), Path("b/x"), Path("b/y")]) == ["a/x", "b/x", "b/y"]
     assert run_names([Path("a/x"), Path("b/y")]) == ["x", "y"]

@@ -162,7 +162,7 @@ def test_a_download_that_is_stopped(tmp_path: Path, offered: Remote, server: str
     process = subprocess.Popen(
         [sys.executable, "-c", code, f"{server}/slow/a.tgz", str(place)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    part = place.with_name(place.name + ".part")
+    part = place.with_name(place.name + ".vitlet-part")
     limit = time.monotonic() + 20
     while not part.exists() and time.monotonic() < limit:
         time.sleep(0.02)

@@ -22,10 +22,10 @@ from vitlet.config import TaskConfig
 from vitlet.errors import VitletError
 from vitlet.models.factory import build_model
 from vitlet.objective import Objective, Outcome, Term
+from vitlet.processes import LAUNCHER
 from vitlet.tasks import TASKS
 from vitlet.tasks.declared import load_task
 from vitlet.training.distributed import World, joined, replicate
-from vitlet.training.signals import LAUNCHER
 from vitlet.training.terms import make_view
 
 SIDE, CLASSES, BATCH = 32, 5, 4

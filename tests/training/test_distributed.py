@@ -173,6 +173,53 @@ def test_the_launcher_passes_a_signal_on(data: Path, tmp_path: Path) -> None:
     assert errors.count("Nothing is lost; continue with: vitlet train --resume") == 1
 
 
+def family(of: int) -> set[int]:
+    """The processes that a process has started, and those that they have, as far as they live."""
+    table = subprocess.run(["ps", "-eo", "pid=,ppid=,stat="], capture_output=True, text=True, check=True).stdout
+    parents = {int(pid): int(parent) for pid, parent, state in map(str.split, table.splitlines()) if state[0] != "Z"}
+    found, before = {of}, set[int]()
+    while found != before:
+        before, found = found, found | {pid for pid, parent in parents.items() if parent in found}
+    return found & parents.keys() - {of}
+
+
+def shared_memory() -> set[str]:
+    """The semaphores and shared tensors of this machine, as far as a system shows them."""
+    return {path.name for path in Path("/dev/shm").glob("*")}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("victim", ["launcher", "process"])
+def test_no_process_outlives_a_killed_one(victim: str, data: Path, tmp_path: Path) -> None:
+    before = shared_memory()
+    words = command(data, tmp_path / "run", "--epochs", "5000", "--nproc", "2", "-j", "2")
+    with (tmp_path / "log").open("wb") as log:
+        started = subprocess.Popen(
+            [sys.executable, "-m", "vitlet", *words], env=ONE_THREAD, stdout=log, stderr=subprocess.STDOUT
+        )
+    while not read_rows(tmp_path / "run") and started.poll() is None:
+        time.sleep(0.1)
+    ours = family(started.pid)
+    assert len(ours) >= 2 + 4, (tmp_path / "log").read_text()  # two that train, two that load for each
+    os.kill(started.pid if victim == "launcher" else min(ours), signal.SIGKILL)
+    time.sleep(3.0)  # two seconds, and one for a machine that is busy
+    left = {pid for pid in ours if Path(f"/proc/{pid}/stat").exists() and not is_zombie(pid)}
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+    assert started.wait(timeout=10) == (-signal.SIGKILL if victim == "launcher" else 128 + signal.SIGKILL)
+    assert "Traceback" not in (tmp_path / "log").read_text()
+    assert {name for name in shared_memory() - before if name.startswith(("sem.", "torch_"))} == set()
+
+
+def is_zombie(pid: int) -> bool:
+    """Whether a process has ended, though nobody has asked for its exit code."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
 def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))

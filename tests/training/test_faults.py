@@ -22,11 +22,13 @@ import faults
 import vitlet
 from builders.runs import run, said
 from vitlet.config import RunConfig
+from vitlet.data.contents import content_print
 from vitlet.errors import LostProcessError
 from vitlet.objective import Objective, Outcome
 from vitlet.training.checkpoint import MANIFEST, STATE, Checkpoints, _describe
+from vitlet.training.files import delete, write_atomically
 from vitlet.training.loop import train
-from vitlet.training.run_folder import read_rows
+from vitlet.training.run_folder import RunFolder, read_rows
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +231,7 @@ def interrupted(data: Path, path: Path, **changes: Any) -> RunConfig:
     return config
 
 
-@pytest.mark.parametrize("how", ["flipped", "truncated", "missing", "manifest"])
+@pytest.mark.parametrize("how", ["flipped", "truncated", "missing", "added", "manifest"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
     how: str, data: Path, whole: Path, tmp_path: Path
 ) -> None:
@@ -240,12 +242,75 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
     content[len(content) // 2] ^= 1
     if how == "missing":
         file.unlink()
+    elif how == "added":
+        (newer / "inner").mkdir()
+        (newer / "inner" / "notes.txt").write_text("mine")
     else:
         file.write_bytes(content[:-100] if how in ("truncated", "manifest") else content)
     assert run(config) == [0]
     assert f"the checkpoint {newer} is damaged" in said(config)
+    if how in ("missing", "added"):
+        name = "inner/notes.txt" if how == "added" else file.name
+        assert f"files missing or added: {name}" in said(config)
     assert f"continued from {older}" in said(config)
     assert faults.differences(whole, tmp_path / "run") == []
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path]]:
+    """What is synced, by what the system is asked, and what is put in place, in that order."""
+    found: list[tuple[str, Path]] = []
+    opened, fsync = os.open, os.fsync
+    paths: dict[int, Path] = {}
+
+    def note_open(path: Any, *flags: Any, **named: Any) -> int:
+        handle = opened(path, *flags, **named)
+        paths[handle] = Path(path)
+        return handle
+
+    def note_sync(handle: int) -> None:
+        found.append(("synced", paths[handle]))
+        fsync(handle)
+
+    def noting(move: Callable[[Path, Path], Path]) -> Callable[[Path, Path], Path]:
+        return lambda path, target: (found.append(("moved", path)), move(path, target))[1]
+
+    monkeypatch.setattr(os, "open", note_open)
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(Path, "rename", noting(Path.rename))
+    monkeypatch.setattr(Path, "replace", noting(Path.replace))
+    return found
+
+
+def test_a_checkpoint_is_on_the_disk_before_the_old_one_goes(events: list[tuple[str, Path]], tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    for name in ("step-00000001", "step-00000002"):
+        events.clear()
+        aside = checkpoints.begin(name)
+        (aside / "shards").mkdir()
+        for file in ("state.pt", "shards/0.bin"):
+            (aside / file).write_text(name)
+        checkpoints.finish(name, {"step": 1})
+        moved = events.index(("moved", aside))
+        inside = ("", "state.pt", "shards", "shards/0.bin", MANIFEST)
+        assert {path for what, path in events[:moved] if what == "synced"} == {aside / each for each in inside}
+        assert events[moved + 1] == ("synced", tmp_path)
+    assert events[moved + 2 :] == [("moved", tmp_path / "step-00000001")]
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
+
+
+def test_files_of_a_run_are_on_the_disk_before_they_replace_others(
+    events: list[tuple[str, Path]], tmp_path: Path
+) -> None:
+    written: tuple[Callable[[str, str], None], ...] = (
+        RunFolder(tmp_path).write_text,
+        lambda name, text: write_atomically(tmp_path / name, text),
+    )
+    for write in written:
+        events.clear()
+        write("name", "text")
+        beside = tmp_path / ".name.tmp"
+        assert events == [("synced", beside), ("moved", beside), ("synced", tmp_path)]
 
 
 def test_no_whole_checkpoint_left_is_an_error(data: Path, tmp_path: Path) -> None:
@@ -345,6 +410,30 @@ def test_other_data_is_refused(data: Path, tmp_path: Path) -> None:
         train(config)
 
 
+@pytest.mark.parametrize("cache", ["auto", "none"])
+def test_images_overwritten_in_place_are_refused(cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = faults.write_images(tmp_path / "data")
+    config = interrupted(own, tmp_path / "run", cache=cache)
+    image = own / "0" / "0.png"
+    before = image.read_bytes()
+    image.write_bytes(before[:-12] + b"\0" * 12)  # as long as before, and Pillow does not mind
+    with pytest.raises(vitlet.VitletError, match="The content of files has"):
+        train(config)
+    image.write_bytes(before)  # at another time
+    for manifest in (tmp_path / "run").rglob(MANIFEST):  # as older versions wrote it
+        about = json.loads(manifest.read_text())
+        assert about.pop("contents").keys() == {"train", "val"}
+        manifest.write_text(json.dumps(about))
+    train(config)
+    monkeypatch.setattr("vitlet.data.contents.MOST_BYTES", 10)  # then sizes count
+    files = [(path.name, path) for path in sorted(own.rglob("*.png"))]
+    known = content_print(files)
+    image.write_bytes(before[:-12] + b"\0" * 12)
+    assert content_print(files) == known
+    image.write_bytes(before + b"\0")
+    assert content_print(files) != known
+
+
 def test_another_number_of_loading_processes_gives_the_same_bits(data: Path, whole: Path, tmp_path: Path) -> None:
     config = interrupted(data, tmp_path / "run")
     assert run(replace(config, workers=2, checkpoint_steps=1)) == [0]
@@ -372,6 +461,62 @@ def test_stale_temporaries_are_swept(data: Path, tmp_path: Path) -> None:
     train(config)
     assert not stale.exists()
     assert [path.name for path in (tmp_path / "run" / "checkpoints").glob(".*")] == []
+
+
+def test_only_what_runs_have_made_is_deleted(data: Path, tmp_path: Path) -> None:
+    """Other folders among the checkpoints, links, and what lies beside the run stay as they are."""
+    checkpoints = tmp_path / "run" / "checkpoints"
+    config = interrupted(data, tmp_path / "run")
+    mine = [checkpoints / name for name in (".ssh", ".writing-letters", "step-by-step", "step-00000000-copy")]
+    mine += [tmp_path / name for name in (".run.old", "run.lock", "elsewhere")]
+    for path in mine:
+        path.mkdir()
+        (path / "key").write_text("mine")
+    (checkpoints / ".writing-step-00000098").symlink_to(tmp_path / "elsewhere")
+    (checkpoints / "step-00000000").symlink_to(tmp_path / "elsewhere")  # the oldest, which is let go
+    train(config)
+    assert not list(checkpoints.glob(".writing-step-*"))
+    assert not (checkpoints / "step-00000000").is_symlink()
+    train(replace(config, output=str(tmp_path / "run2"), resume=None))
+    assert all((path / "key").read_text() == "mine" for path in mine)
+    with pytest.raises(vitlet.VitletError, match="is not a run"):
+        train(replace(config, output=str(checkpoints), resume=None, overwrite=True))
+
+
+def test_linked_checkpoints_are_not_swept(data: Path, tmp_path: Path) -> None:
+    config = interrupted(data, tmp_path / "run")
+    (tmp_path / "run" / "checkpoints").rename(tmp_path / "home")
+    (tmp_path / "home" / ".ssh").mkdir()
+    (tmp_path / "home" / ".writing-step-00000099").mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "home")
+    before = sorted(path.name for path in (tmp_path / "home").iterdir())
+    with pytest.raises(vitlet.VitletError, match=r"checkpoints is a link, .* move the checkpoints back"):
+        train(config)
+    train(replace(config, resume=None, overwrite=True))  # takes the link away, and makes a folder
+    assert sorted(path.name for path in (tmp_path / "home").iterdir()) == before
+    assert not (tmp_path / "run" / "checkpoints").is_symlink()
+
+
+def test_a_run_that_is_being_overwritten_is_known_as_one(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(interrupted(data, tmp_path / "run"), resume=None, overwrite=True)
+    (tmp_path / "run" / ".curves.png.tmp").write_bytes(b"half")
+    (tmp_path / "run" / ".vitlet.lock").touch()  # of the process that was killed
+    gone: list[Path] = []
+
+    def delete_two(path: Path) -> None:
+        if len(gone) == 2:
+            raise PermissionError(13, "Permission denied")
+        gone.append(path)
+        delete(path)
+
+    monkeypatch.setattr("vitlet.training.run_folder.delete", delete_two)
+    with pytest.raises(vitlet.VitletError, match=r"cannot empty .*Permission denied"):
+        train(config)
+    monkeypatch.undo()
+    train(config)  # the lock was given back, and what is left is still a run
+    assert (tmp_path / "run" / "result.json").is_file()
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again(data: Path, whole: Path, tmp_path: Path) -> None:

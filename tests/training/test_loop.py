@@ -66,7 +66,7 @@ def test_a_run_leaves_everything_behind(shared_folder: Path, tmp_path: Path) -> 
     assert len(steps) == 2  # the last one, and the one before
     metrics = {"config.yaml", "metrics.jsonl", "metrics.csv", "result.json", "curves.png"}
     assert files - events == weights_of | checkpoints | metrics
-    assert not (tmp_path / "run.lock").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]  # nothing beside it
     rows = read_rows(run)
     assert [row["epoch"] for row in rows] == [1, 2]
     assert {"train/loss", "train/criterion", "train/drloc", "train/drloc/error_cells", "lr", "val/top1"} <= set(rows[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from vitlet.data.images import Arrays, ImageSet
 from vitlet.data.preprocess import Preprocess
 from vitlet.data.randomness import keyed_uniforms, mix_seed
 from vitlet.errors import VitletError
+from vitlet.processes import end_with
 
 WORKER_SECONDS = 300
 """How long a loading process may take for one batch."""
@@ -163,11 +165,12 @@ def loader_options(workers: int, device: str) -> dict[str, Any]:
     options: dict[str, Any] = {"num_workers": workers, "pin_memory": device.startswith("cuda")}
     if not workers:
         return options
-    return options | {"persistent_workers": True, "timeout": WORKER_SECONDS, "worker_init_fn": leave_the_end_unsaid}
+    return options | {"persistent_workers": True, "timeout": WORKER_SECONDS, "worker_init_fn": begin_worker}
 
 
-def leave_the_end_unsaid(worker: int) -> None:
-    """In a loading process: print nothing when the process that it loads for is gone, which has said why."""
+def begin_worker(worker: int) -> None:
+    """In a loading process: end with the process that it loads for, and print nothing then, for that has said why."""
+    end_with(os.getppid())
     usual = sys.excepthook
 
     def hook(kind: type[BaseException], problem: BaseException, trace: Any) -> None:

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from vitlet.data.augment import Augmenter
 from vitlet.data.decode import IMAGE_SUFFIXES, decode_image
 from vitlet.data.images import Dataset, EncodedImages, ImageSet
+from vitlet.data.loading import begin_worker
 from vitlet.data.randomness import keyed_uniforms, mix_seed
 from vitlet.errors import VitletError, first_line, require_extra
 
@@ -181,7 +182,9 @@ class ShardBatches(IterableDataset[Any]):
 
     def loader(self, *, workers: int, device: str) -> DataLoader[Any]:
         """Batches by this many processes, each with shards of its own."""
-        return DataLoader(self, batch_size=None, num_workers=workers, pin_memory=device.startswith("cuda"))
+        begin = begin_worker if workers else None
+        pinned = device.startswith("cuda")
+        return DataLoader(self, batch_size=None, num_workers=workers, pin_memory=pinned, worker_init_fn=begin)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         worker = get_worker_info()

@@ -81,7 +81,7 @@ def export_run(
     preprocessing = {name: described["pretrained_cfg"][name] for name in kept}
     built = described["architecture"], described["model_args"]
     about = Exported(form, dtype, *built, preprocessing, predictor.temperature, predictor.classes)
-    beside = target.with_name(f".{target.name}.tmp")
+    beside = target.with_name(f".{target.name}.vitlet-export")
     try:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)

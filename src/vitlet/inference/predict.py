@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vitlet.config import RunConfig
+from vitlet.data.contents import content_print, image_parts
 from vitlet.data.decode import read_image
 from vitlet.data.images import ImageSet
 from vitlet.data.loading import EvaluationSet, evaluation_loader
@@ -152,8 +153,7 @@ class Predictor:
         if images is None:
             raise VitletError(f"the data of this run ({config.data}) has no {name} images. Give a folder as DATA.")
         images = readable_part(config, pick_names(images, dataset.classes, self.classes, source=config.data))
-        changed = self.source is not None and _changed(self.source, name, images)
-        note = "; not the images that the run had: files were added, removed or renamed since" if changed else ""
+        note = _changed(self.source, name, images) if self.source is not None else ""
         return images, f"{config.data} ({name}{note})"
 
     @torch.inference_mode()
@@ -171,13 +171,17 @@ class Predictor:
         return [{"image": str(path), "classes": each} for path, each in zip(paths, classes, strict=True)]
 
 
-def _changed(run: Path, split: str, images: ImageSet) -> bool:
-    """Whether these are not the images that a finished run had."""
+def _changed(run: Path, split: str, images: ImageSet) -> str:
+    """How these are not the images that a finished run had, as the end of a sentence; nothing where they are."""
     try:
-        had = json.loads((run / "result.json").read_text(encoding="utf-8"))["fingerprints"][split]
+        had = json.loads((run / "result.json").read_text(encoding="utf-8"))
+        if had["fingerprints"][split] != fingerprint(images):
+            return "; not the images that the run had: files were added, removed or renamed since"
+        if had["contents"][split] != content_print(image_parts(images)):
+            return "; not the images that the run had: the content of files has changed since"
     except (OSError, ValueError, KeyError):  # not finished, or of an older version
-        return False
-    return bool(had != fingerprint(images))
+        pass
+    return ""
 
 
 def check_topk(topk: int) -> None:

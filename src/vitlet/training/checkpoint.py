@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
+import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,13 @@ from torch import Tensor
 
 from vitlet.errors import VitletError, first_line
 from vitlet.training.distributed import World
-from vitlet.training.files import sync
+from vitlet.training.files import delete, sync
 
 MANIFEST = "manifest.json"
 STATE = "state.pt"
+
+_OWN = re.compile(r"(?P<stale>\.writing-|\.deleting-)?step-\d{8,}(-evaluated)?")
+"""Names that are made here; whatever else lies in the folder is somebody else's and stays."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +67,23 @@ class Checkpoints:
 
     def sweep(self) -> None:
         """Remove what a killed process left half written or half deleted."""
-        for stale in self.folder.glob(".*"):
-            shutil.rmtree(stale, ignore_errors=True)
+        if self.folder.is_symlink():
+            raise VitletError(
+                f"{self.folder} is a link, and old checkpoints would be deleted where it leads to. A run needs a folder"
+                " of its own there: move the checkpoints back, or link the whole run."
+            )
+        for stale in self._own(stale=True):
+            _clear(stale)
+
+    def _own(self, *, stale: bool = False) -> list[Path]:
+        """The checkpoints from the oldest to the newest; or what is left of half written ones."""
+        found = [(path, _OWN.fullmatch(path.name)) for path in self.folder.glob("*")]
+        return sorted(path for path, name in found if name is not None and bool(name["stale"]) == stale)
 
     def begin(self, name: str) -> Path:
         """An empty folder to write the files of a checkpoint into."""
         aside = self.folder / f".writing-{name}"
-        shutil.rmtree(aside, ignore_errors=True)
+        _clear(aside)
         aside.mkdir(parents=True)
         return aside
 
@@ -87,7 +101,7 @@ class Checkpoints:
             self._drop(target)
         aside.rename(target)
         sync(self.folder)
-        for old in sorted(self.folder.glob("step-*"))[: -self.keep]:
+        for old in self._own()[: -self.keep]:
             self._drop(old)
 
     def save(self, name: str, about: Mapping[str, Any], write: Callable[[], None], world: World) -> None:
@@ -111,7 +125,7 @@ class Checkpoints:
     def _failure(self, problem: Exception) -> str:
         """Why there is no checkpoint of this step, and which one there is."""
         self.sweep()
-        kept = sorted(self.folder.glob("step-*"))
+        kept = self._own()
         rest = f"The checkpoint {kept[-1].name} is intact" if kept else "There is none yet"
         path = self.folder.parent
         return f"cannot save a checkpoint in {path}: {first_line(problem)}. {rest}: make room, then --resume {path}."
@@ -124,7 +138,7 @@ class Checkpoints:
     def peek(self) -> tuple[Checkpoint | None, list[str]]:
         """The same without touching anything: another process may be writing the next one."""
         damaged: list[str] = []
-        for path in sorted(self.folder.glob("step-*"), reverse=True):
+        for path in reversed(self._own()):
             try:
                 return Checkpoint(path, _verified(path)), damaged
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
@@ -139,9 +153,15 @@ class Checkpoints:
     def _drop(self, path: Path) -> None:
         """Delete in two steps, so that a half deleted checkpoint never looks like a damaged one."""
         aside = path.with_name(f".deleting-{path.name}")
-        shutil.rmtree(aside, ignore_errors=True)
+        _clear(aside)
         path.rename(aside)
-        shutil.rmtree(aside, ignore_errors=True)
+        _clear(aside)
+
+
+def _clear(path: Path) -> None:
+    """Delete what is not needed any more; what cannot be deleted now is swept up later."""
+    with suppress(OSError):
+        delete(path)
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from pathlib import Path
 
 
@@ -25,6 +26,15 @@ def write_atomically(path: Path, text: str) -> None:
     temporary.write_text(text, encoding="utf-8")
     sync(temporary)
     temporary.replace(path)
+    sync(path.parent)
+
+
+def delete(path: Path) -> None:
+    """Delete a file or a folder; of a link the link alone, never what it leads to."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def checksum(path: Path) -> str:

@@ -90,6 +90,7 @@ def finish(state: State, job: Job, path: Path, folder: RunFolder | None, world: 
         "classes": classes,
         "data": job.data_note,
         "fingerprints": dict(job.fingerprints),
+        "contents": dict(job.contents),
         "tasks": _task_numbers(rows[-1]),
         "warnings": warnings,
         "machine": _machine(next(job.model.parameters()).device),

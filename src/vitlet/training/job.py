@@ -108,6 +108,11 @@ class Job(ABC):
         """By split, what tells its choice of images from another; splits of which that is not known are left out."""
         return {}
 
+    @property
+    def contents(self) -> Mapping[str, str]:
+        """By split, what tells the content of its files from another; see `vitlet.data.contents`."""
+        return {}
+
     @abstractmethod
     def batches(self, world: World) -> tuple[Batches, Any]:
         """The order of this process's training batches, and an iterable of the batches themselves."""
@@ -142,7 +147,8 @@ def learned_from(job: Job) -> str:
 
 def data_of(job: Job) -> dict[str, Any]:
     """What a checkpoint keeps of the data, to know it again."""
-    return {"images": job.images, "classes": list(job.classes), "fingerprints": dict(job.fingerprints)}
+    known = {"fingerprints": dict(job.fingerprints), "contents": dict(job.contents)}
+    return {"images": job.images, "classes": list(job.classes), **known}
 
 
 def other_data(kept: Mapping[str, Any], job: Job) -> str:
@@ -151,10 +157,9 @@ def other_data(kept: Mapping[str, Any], job: Job) -> str:
     for key, name in (("classes", "classes"), ("images", "training images")):
         if kept[key] != has[key]:
             return f"its {name} were {kept[key]}, the data now has {has[key]}."
-    for split, print_then in kept.get("fingerprints", {}).items():  # older checkpoints have none
-        if has["fingerprints"].get(split) != print_then:
-            return (
-                f"its {split} images are not those that it began with. Files were added, removed or renamed; undo that,"
-                " or start another run."
-            )
+    happened = {"fingerprints": "Files were added, removed or renamed", "contents": "The content of files has changed"}
+    for kind, what in happened.items():
+        for split, print_then in kept.get(kind, {}).items():  # older checkpoints have none
+            if has[kind].get(split) != print_then:
+                return f"its {split} images are not those that it began with. {what}; undo that, or start another run."
     return ""

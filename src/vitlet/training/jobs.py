@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torchvision.transforms import v2
 
 from vitlet.config import RunConfig, TaskConfig
+from vitlet.data.contents import content_print, image_parts
 from vitlet.data.images import Dataset, ImageSet
 from vitlet.data.loading import EvaluationSet, evaluation_loader
 from vitlet.data.preprocess import Preprocess
@@ -137,8 +138,15 @@ class ImageJob(Job):
     @cached_property
     def fingerprints(self) -> dict[str, str]:
         """Of each split, what tells its choice of images from another; a stream's are not known before the end."""
-        known = {name: each for name, each in self.dataset.splits().items() if not isinstance(each, ShardStream)}
-        return {name: fingerprint(images) for name, images in known.items()}
+        return {name: fingerprint(images) for name, images in self._known().items()}
+
+    @cached_property
+    def contents(self) -> dict[str, str]:
+        """Of each split, what tells the content of its files and arrays from another."""
+        return {name: content_print(image_parts(images)) for name, images in self._known().items()}
+
+    def _known(self) -> dict[str, ImageSet]:
+        return {name: each for name, each in self.dataset.splits().items() if not isinstance(each, ShardStream)}
 
     def batches(self, world: World) -> tuple[Batches, Any]:
         return training_batches(self.config, self.dataset, self.preprocess, self.device, world)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from vitlet.training.signals import LAUNCHER
+from vitlet.processes import LAUNCHER, ORPHANED_SECONDS
 
 GRACE = 60.0
 """Seconds that the other processes have to end by themselves once one has failed or was asked to stop."""
@@ -59,7 +59,8 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int:
         for rank, process in enumerate(processes):
             if process.returncode and not code:
                 code, deadline = process.returncode, time.monotonic() + GRACE
-                if code < 0:
+                if code < 0:  # without it the others can neither go on nor save
+                    deadline = time.monotonic() + ORPHANED_SECONDS
                     name = signal.Signals(-code).name
                     print(f"vitlet: process {rank} of this run was ended by {name}.", file=sys.stderr)
         if time.monotonic() > deadline:

@@ -7,6 +7,7 @@ events.*            the same for TensorBoard
 last/ best/         weights in the layout of ``timm.create_model("local-dir:...")``
 checkpoints/        all it takes to continue as if nothing had happened; see `vitlet.training.checkpoint`
 result.json         final numbers; once it is there, the run is finished
+.vitlet.lock        there while a process writes the folder, or after it was killed
 ==================  ==============================================================
 """
 
@@ -14,8 +15,8 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -23,16 +24,19 @@ from filelock import FileLock, Timeout
 
 from vitlet.config import BaseConfig, RunConfig
 from vitlet.errors import VitletError, first_line
-from vitlet.training.files import sync
+from vitlet.training.files import delete, sync
 from vitlet.training.trackers import Tracker
 
 Config = TypeVar("Config", bound=BaseConfig)
 
 OWN = (
     *("config.yaml", "metrics.jsonl", "metrics.csv", "events.*", "last", "best", "checkpoints", "result.json"),
-    *(".*.tmp", ".DS_Store", "not_finite.json", "curves.png", "calibration.json", "export", "report.html", "wandb"),
+    *(".DS_Store", "not_finite.json", "curves.png", "calibration.json", "export", "report.html", "wandb"),
 )
-"""What runs and the commands on them leave in a run's folder."""
+"""What runs and the commands on them leave in a run's folder, beside the lock and the `.NAME.tmp` of a file."""
+
+LOCK = ".vitlet.lock"
+"""In a run's folder: held by the process that writes it."""
 
 
 class RunFolder:
@@ -40,7 +44,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = FileLock(path.with_name(path.name + ".lock"), timeout=0)
+        self._lock = FileLock(path / LOCK, timeout=0)
         self.trackers: list[Tracker] = []
 
     @staticmethod
@@ -48,27 +52,16 @@ class RunFolder:
         """A new folder, or an emptied one if the user asked for that; resolved settings written first."""
         path = Path(config.output) if config.output else next_free(Path("runs"), config)
         path = path if path.name else path.absolute()
-        if path.exists() and not path.is_dir():
-            raise VitletError(f"{path} is a file; --output needs to be a folder.")
-        occupied = path.is_dir() and any(not _is_temporary(inside) for inside in path.iterdir())
-        if occupied and not (path / "config.yaml").is_file():
-            raise VitletError(f"{path} holds other files and is not a run; choose another --output.")
-        if occupied and not config.overwrite:
-            raise VitletError(
-                f"the run folder {path} already exists. Choose another --output, continue it with --resume {path},"
-                " or replace it with --overwrite."
-            )
-        if occupied:
-            _require_only_a_run(path)
+        _require_room(path, overwrite=config.overwrite)  # before a lock is put into somebody else's folder
         run = RunFolder(path)
         run.acquire()
-        aside = path.with_name(f".{path.name}.old")
-        shutil.rmtree(aside, ignore_errors=True)
-        if occupied:
-            path.rename(aside)  # in one step: a folder that is half deleted would not be known as a run
-            shutil.rmtree(aside)
-        path.mkdir(parents=True, exist_ok=True)
-        run.write_text("config.yaml", config.dump())
+        try:
+            _require_room(path, overwrite=config.overwrite)  # another process may have filled it meanwhile
+            run.empty()
+            run.write_text("config.yaml", config.dump())
+        except BaseException:
+            run.close()
+            raise
         return run
 
     @staticmethod
@@ -81,7 +74,7 @@ class RunFolder:
     def acquire(self) -> None:
         """Take the folder, or say that another process has it."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
         except Timeout:
             raise VitletError(
@@ -91,6 +84,17 @@ class RunFolder:
             raise VitletError(
                 f"cannot write in {self.path.parent}: {problem.strerror}. Choose another --output."
             ) from problem
+
+    def empty(self) -> None:
+        """Delete the run in this folder; refuses if anything else is in it."""
+        found = [inside for inside in self.path.iterdir() if not _is_left_over(inside)]
+        if found:
+            _require_only_a_run(self.path)
+        try:  # the settings last: what is half deleted is still known as a run
+            for inside in sorted(found, key=lambda each: each.name == "config.yaml"):
+                delete(inside)
+        except OSError as problem:
+            raise VitletError(f"cannot empty {self.path}: {first_line(problem)}. Choose another --output.") from problem
 
     def close(self) -> None:
         """Give the folder back."""
@@ -135,9 +139,30 @@ class RunFolder:
             tracker.log(numbers, int(rows[-1]["epoch"]))
 
 
-def _is_temporary(path: Path) -> bool:
-    """Whether this is a file that `RunFolder.write` did not finish."""
-    return path.name.startswith(".") and path.name.endswith(".tmp")
+def _is_own(name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in OWN)
+
+
+def _is_left_over(path: Path) -> bool:
+    """Whether this is the lock, or a file that `RunFolder.write` did not finish and the next one overwrites."""
+    name = path.name
+    return name == LOCK or (name.startswith(".") and name.endswith(".tmp") and _is_own(name[1:-4]))
+
+
+def _require_room(path: Path, *, overwrite: bool) -> None:
+    """Refuse what a new run may not have as its folder."""
+    if path.exists() and not path.is_dir():
+        raise VitletError(f"{path} is a file; --output needs to be a folder.")
+    if not path.is_dir() or all(_is_left_over(inside) for inside in path.iterdir()):
+        return
+    if not (path / "config.yaml").is_file():
+        raise VitletError(f"{path} holds other files and is not a run; choose another --output.")
+    if not overwrite:
+        raise VitletError(
+            f"the run folder {path} already exists. Choose another --output, continue it with --resume {path},"
+            " or replace it with --overwrite."
+        )
+    _require_only_a_run(path)
 
 
 def _require_only_a_run(path: Path) -> None:
@@ -148,7 +173,7 @@ def _require_only_a_run(path: Path) -> None:
         described = False
     if not described:
         raise VitletError(f"{path} holds other files and is not a run; choose another --output.")
-    strangers = sorted(each.name for each in path.iterdir() if not any(each.match(name) for name in OWN))
+    strangers = sorted(each.name for each in path.iterdir() if not (_is_own(each.name) or _is_left_over(each)))
     if strangers:
         raise VitletError(
             f"{path} holds {strangers[0]!r}, which no run has written; --overwrite would delete it. Move it away, or"

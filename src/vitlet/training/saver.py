@@ -30,6 +30,7 @@ class Saver:
     def __init__(self, job: Job, state: State, path: Path, folder: RunFolder | None, world: World) -> None:
         self.job, self.state, self.path, self.folder, self.world = job, state, path, folder, world
         self.checkpoints = Checkpoints(path / "checkpoints", job.config.checkpoint_hist)
+        self._data = data_of(job)  # now: later the files may be others
         self._at, self._name = time.monotonic(), ""  # of the newest checkpoint
 
     def is_due(self) -> bool:
@@ -47,7 +48,7 @@ class Saver:
         about = {
             "step": state.steps_done,
             "epoch": state.epoch,
-            **data_of(self.job),
+            **self._data,
             "processes": self.world.size,
             "config": self.job.config.to_dict(),
         }

@@ -8,8 +8,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-LAUNCHER = "VITLET_LAUNCHER"
-"""Environment variable with the process id of the launcher: if that is gone, so is the reason to go on."""
+from vitlet.processes import LAUNCHER
 
 
 class Interrupts:

@@ -21,6 +21,7 @@ from vitlet.analysis.report.predictions import examine
 from vitlet.analysis.report.record import read_run, run_names
 from vitlet.analysis.report.rendering import render
 from vitlet.errors import VitletError, first_line
+from vitlet.training.files import write_atomically
 
 MOST_IMAGES = 5000
 """Images that are predicted for a report unless the user says otherwise."""
@@ -82,10 +83,8 @@ def write_page(path: Path, runs: Sequence[str], sections: Sequence[Section]) -> 
         several=len(runs) > 1,
         made=f"vitlet {__version__}, {datetime.now().astimezone():%Y-%m-%d %H:%M}",
     )
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        write_atomically(path, text)
     except OSError as problem:
         raise VitletError(f"cannot write {path}: {first_line(problem)}. Choose another --output.") from problem

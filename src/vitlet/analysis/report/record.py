@@ -16,7 +16,7 @@ from vitlet.statistics import Interval, wilson
 from vitlet.training.checkpoint import MANIFEST
 from vitlet.training.finish import BEST, score
 from vitlet.training.inputs import choose_crop
-from vitlet.training.run_folder import read_config, read_rows
+from vitlet.training.run_folder import LOCK, read_config, read_rows
 
 RunState = Literal["finished", "training", "stopped"]
 Kind = TypeVar("Kind", bound=BaseConfig, covariant=True)
@@ -120,7 +120,7 @@ def read_run(path: Path, name: str, kind: type[BaseConfig] = RunConfig) -> AnyRe
 
 def is_training(path: Path) -> bool:
     """Whether another process holds the run's lock now."""
-    lock = path.with_name(path.name + ".lock")
+    lock = path / LOCK
     if not lock.is_file():
         return False
     try:
@@ -161,7 +161,6 @@ def chosen_settings(config: RunConfig, classes: int) -> dict[str, Any]:
     usual = replace(
         usual,
         aug="light",
-        epochs=RunConfig().epochs,
         img_size=None,
         warmup_epochs=config.epochs / 20,
         num_classes=classes or None,
@@ -171,7 +170,7 @@ def chosen_settings(config: RunConfig, classes: int) -> dict[str, Any]:
         crop_pct=0.875 if choose_crop(config) == "resized" else 1.0,
     )
     free = {item.name for item in fields(RunConfig) if item.metadata["free"] and item.name != "device"}
-    plain = usual.to_dict()
+    plain = usual.to_dict() | {"epochs": RunConfig().epochs}  # in a record it would contradict a long warm-up
     found = {key: value for key, value in config.to_dict().items() if key not in free and value != plain.get(key)}
     return {key: value for key, value in found.items() if key not in ("task", "data", "model")}
 

@@ -75,7 +75,7 @@ def download(remote: Remote, place: Path) -> None:
     """Download one file to ``place``, atomically: it is there whole and with the right checksum, or not at all."""
     if not remote.url.startswith(("https://", "http://")):
         raise VitletError(f"{remote.url} is no address of a web server.")
-    part = place.with_name(f"{place.name}.part")
+    part = place.with_name(f"{place.name}.vitlet-part")
     try:
         with urllib.request.urlopen(remote.url, timeout=TIMEOUT) as answer, part.open("wb") as file:
             length = answer.headers.get("Content-Length") or ""
@@ -99,6 +99,6 @@ def _check(path: Path, remote: Remote) -> None:
         found = hashlib.file_digest(file, kind).hexdigest()
     if found != remote.checksum:
         raise VitletError(
-            f"{path.name.removesuffix('.part')} has the checksum {found}, not the official {remote.checksum}: it is"
-            f" incomplete or was altered. It was not used; get it again from {remote.url}."
+            f"{remote.filename} has the checksum {found}, not the official {remote.checksum}: it is incomplete or was"
+            f" altered. It was not used; get it again from {remote.url}."
         )

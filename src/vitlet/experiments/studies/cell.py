@@ -9,7 +9,6 @@ import argparse
 import datetime
 import json
 import platform
-import shutil
 import sys
 import time
 from dataclasses import replace
@@ -21,6 +20,7 @@ from vitlet.data.named.official import OFFICIAL
 from vitlet.errors import VitletError, fail
 from vitlet.experiments.studies.definition import Cell, Study, read_study
 from vitlet.experiments.studies.records import Record, through_json
+from vitlet.processes import end_with_launcher
 
 if TYPE_CHECKING:
     from vitlet.training.evaluate import Scores
@@ -83,11 +83,11 @@ def _keep_runs_of(settings: dict[str, Any], work: Path) -> None:
     before = file.read_text(encoding="utf-8") if file.is_file() else None
     if before == text:
         return
-    for name in ("first", "run") if before is not None else ():
-        run = RunFolder.reopen(work / name)  # locked: it may be in use
-        if run.path.exists():
-            shutil.rmtree(run.path)
-        run.close()
+    for path in (work / "first", work / "run") if before is not None else ():
+        if path.is_dir():
+            run = RunFolder.reopen(path)  # locked: it may be in use
+            run.empty()
+            run.close()
     work.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
 
@@ -132,6 +132,7 @@ def run_named_cell(file: Path, name: str, *, work: Path, output: Path, data_dir:
 
 def run_process() -> int:
     """Run the cell that the command line names; the exit code is that of `vitlet train`."""
+    end_with_launcher()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("study", type=Path, help="its YAML file")
     parser.add_argument("cell", help="such as cifar10/vit/drloc/seed-0")

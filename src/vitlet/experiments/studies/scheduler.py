@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from vitlet.errors import InterruptedRunError
 from vitlet.experiments.studies.definition import Cell, Study
 from vitlet.experiments.studies.paths import StudyPaths
-from vitlet.training.signals import LAUNCHER, Interrupts
+from vitlet.processes import LAUNCHER
+from vitlet.training.signals import Interrupts
 
 if TYPE_CHECKING:
     from vitlet.experiments.studies.ray_engine import RayEngine

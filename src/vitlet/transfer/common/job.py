@@ -7,11 +7,13 @@ from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
 
+from vitlet.data.contents import content_print
 from vitlet.data.loading import EpochOrder, training_loader
 from vitlet.data.randomness import mix_seed
 from vitlet.errors import VitletError
@@ -71,6 +73,12 @@ class TransferJob(Job):
     @classmethod
     def build(cls, config: Any) -> Self:
         return cls(config)
+
+    @cached_property
+    def contents(self) -> dict[str, str]:
+        """Of each split, what tells the content of its images, masks and annotations from another."""
+        files = {name: split.files() for name, split in self.splits.items()}
+        return {name: content_print([(f"{p.parent.name}/{p.name}", p) for p in each]) for name, each in files.items()}
 
     @abstractmethod
     def open_data(self) -> dict[str, Any]:

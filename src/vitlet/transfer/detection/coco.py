@@ -66,6 +66,10 @@ class CocoSplit:
         things = [thing for image in self.images for thing in image.trained]
         return bool(things) and all(thing.segmentation for thing in things)
 
+    def files(self) -> list[Path]:
+        """The annotations and the images."""
+        return [self.file, *(image.path for image in self.images)]
+
     def parted(self, kept: Iterable[CocoImage], held: Iterable[CocoImage]) -> tuple[CocoSplit, CocoSplit]:
         """The split in two: images to train on, and images held out."""
         one, other = (CocoSplit(self.file, tuple(images), self.categories) for images in (kept, held))

@@ -54,6 +54,10 @@ class MaskedSplit:
     ignore: int
     counts: Counter[str] = field(default_factory=Counter)
 
+    def files(self) -> list[Path]:
+        """The images and their masks."""
+        return [path for image in self.images for path in (image.image, image.mask)]
+
     def read(self, index: int) -> Tensor:
         """A mask as classes from 0: uint8 ``(height, width)``, `IGNORED` where no class counts."""
         values = read_mask(self.images[index].mask)[0]
