@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,8 @@ from PIL import Image
 from vitlet.data import decode
 from vitlet.data.decode import decode_image, read_image
 from vitlet.errors import VitletError
+from vitlet.transfer.common.files import upright_size
+from vitlet.transfer.segmentation.masks import read_mask
 
 RAMP = np.linspace(0, 255, 64).astype(np.uint8).reshape(8, 8)
 
@@ -108,6 +112,25 @@ def test_what_is_no_image_is_named(content: bytes, tmp_path: Path) -> None:
     file.write_bytes(content)
     with pytest.raises(VitletError, match=r"cannot read the image .*bad\.png.*Repair or remove it"):
         read_image(file, 3)
+
+
+@pytest.mark.parametrize("reader", [lambda path: read_image(path, 3), upright_size, read_mask])
+def test_postscript_starts_no_program(
+    reader: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda command, *_, **__: started.append(command))
+    file = tmp_path / "harmless.png"
+    file.write_bytes(encoded(Image.new("L", (8, 8)), "EPS"))
+    with pytest.raises(VitletError, match=r"cannot read the (image|mask) .*harmless\.png: (it is no|cannot identify)"):
+        reader(file)
+    assert not started
+
+
+def test_files_meet_pillow_in_one_place() -> None:
+    source = Path(decode.__file__).parents[1]
+    found = [file.name for file in source.rglob("*.py") if "Image.open(" in file.read_text(encoding="utf-8")]
+    assert found == ["decode.py"]
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])

@@ -27,6 +27,9 @@ IMAGE_SUFFIXES = (
 )  # fmt: skip
 """Endings of the files that are taken for images."""
 
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+"""The readers of Pillow that any file meets, whatever it is called; of the others some start programs."""
+
 MAX_PIXELS = 100_000_000
 """Larger images are refused as decompression bombs."""
 
@@ -61,6 +64,11 @@ def read_image(path: Path, channels: int) -> Tensor:
     return decode_image(path.read_bytes(), channels, name=str(path))
 
 
+def open_image(file: Path | io.BytesIO) -> Image.Image:
+    """Pillow's image, its pixels not read yet; the one place where a file meets Pillow."""
+    return Image.open(file, formats=FORMATS)
+
+
 def decode_image(content: bytes, channels: int, *, name: str) -> Tensor:
     """Decode an image's bytes as uint8 ``(channels, height, width)``; ``name`` is for the sentence if they are none."""
     return decode_with_header(content, channels, name=name)[0]
@@ -71,7 +79,7 @@ def decode_with_header(content: bytes, channels: int, *, name: str) -> tuple[Ten
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns of odd metadata; what matters raises
-            with Image.open(io.BytesIO(content)) as opened:
+            with open_image(io.BytesIO(content)) as opened:
                 if opened.width * opened.height > MAX_PIXELS:
                     raise Image.DecompressionBombError(f"{opened.width}x{opened.height} pixels")
                 header = Header(
@@ -106,7 +114,7 @@ def _reason(problem: Exception, content: bytes) -> str:
     if not content:
         return "the file is empty"
     if isinstance(problem, UnidentifiedImageError):
-        return f"it is no image (it begins with {content[:12]!r})"
+        return f"it is no image of a kind that is read, {', '.join(FORMATS)} (it begins with {content[:12]!r})"
     return first_line(problem)
 
 
