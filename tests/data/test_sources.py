@@ -274,6 +274,42 @@ def test_hugging_face_folder(folder: Path, tmp_path: Path) -> None:
         load(tmp_path / "bare")
 
 
+def test_a_saved_dataset_reads_only_its_own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    (tmp_path / "secret.png").write_bytes(png())
+    names = [str(tmp_path / "secret.png"), "../secret.png", "link.png", "x\0y", "n" * 5000, "absent.png", "own.png"]
+    entries = [*({"bytes": None, "path": name} for name in names), None]
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])})
+    table = datasets.Dataset.from_dict({"image": entries, "label": [0, 1] * 4}, features=features)
+    monkeypatch.setattr(datasets.Image, "embed_storage", lambda _, storage, *__, **___: storage)  # a stranger's table
+    monkeypatch.setattr(datasets.Dataset, "_estimate_nbytes", lambda _: 1)
+    saved = tmp_path / "saved"
+    table.save_to_disk(str(saved))
+    (saved / "own.png").write_bytes(png(7))
+    (saved / "link.png").symlink_to(tmp_path / "secret.png")
+    train = load(saved, val_fraction=0.0).train
+    assert train.image(6, 3).max() == 7
+    for index in range(3):
+        with pytest.raises(VitletError, match=rf"cannot read the image train image {index}: .* leads out of .*saved"):
+            train.image(index, 3)
+    for index in (3, 4, 5, 7):
+        with pytest.raises(VitletError, match=rf"train image {index}: no such image file in .*saved"):
+            train.image(index, 3)
+
+
+@pytest.mark.parametrize("name", ["x\0y.png", "n" * 5000, "../../outside.png"])
+def test_a_table_names_only_files_of_its_folder(name: str, tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    (tmp_path / "a.png").write_bytes(png())
+    columns = {"path": ["a.png", name], "label": ["a", "b"]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "list.parquet")
+    with pytest.raises(VitletError, match=r"list\.parquet, line 3: (.* leads out of|no such image file).{,400}$"):
+        load(tmp_path / "list.parquet")
+
+
 def make_tree(root: Path, *paths: str) -> Path:
     for path in paths:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
