@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, features
 
 from vitlet.data import decode
 from vitlet.data.decode import decode_image, read_image
@@ -125,6 +127,29 @@ def test_postscript_starts_no_program(
     with pytest.raises(VitletError, match=r"cannot read the (image|mask) .*harmless\.png: (it is no|cannot identify)"):
         reader(file)
     assert not started
+
+
+@pytest.mark.skipif(not features.check("avif"), reason="this Pillow cannot write AVIF")
+def test_avif_is_read() -> None:
+    assert decode.is_image("a/photo.AVIF")
+    out = decoded(encoded(Image.new("RGB", (8, 8), (200, 10, 10)), "AVIF", quality=100))
+    assert abs(int(out[0].float().mean()) - 200) < 8
+
+
+def test_heic_is_read_where_its_package_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[int] = []
+    package = SimpleNamespace(register_heif_opener=lambda: called.append(1))
+    monkeypatch.setitem(sys.modules, "pillow_heif", package)  # type: ignore[arg-type]
+    formats, suffixes = decode._readers()
+    assert called
+    assert "HEIF" in formats
+    assert ".heic" in suffixes
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)  # type: ignore[arg-type]
+    formats, suffixes = decode._readers()
+    assert "HEIF" not in formats
+    monkeypatch.setattr(decode, "FORMATS", formats)
+    with pytest.raises(VitletError, match=r"it is a HEIC image, which needs pillow-heif: pip install 'vitlet\[heic\]'"):
+        decoded(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
 
 
 def test_files_meet_pillow_in_one_place() -> None:

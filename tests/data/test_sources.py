@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import stat
 import sys
 import tarfile
@@ -18,7 +19,7 @@ import torch
 from PIL import Image
 
 from builders.digits import write_digits
-from vitlet.data import archives
+from vitlet.data import archives, decode
 from vitlet.data.images import Arrays, Dataset, ImageSet
 from vitlet.data.sources import Request, load_dataset, load_unlabelled, open_dataset
 from vitlet.data.splits import fold, hold_out, hold_out_items, keep
@@ -425,6 +426,30 @@ def test_hidden_and_foreign_files_are_passed_over(folder: Path) -> None:
     dataset = load(folder, val_fraction=0.0)
     assert keys(dataset.train) == before
     assert "lie beside the class folders: 1" in dataset.note
+    assert "kind is not read: 1 (.txt: 1), such as digit 0/notes.txt" in dataset.note
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip", "tar"])
+def test_files_that_are_not_read_are_counted_and_named(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode, "IMAGE_SUFFIXES", (".png", ".avif"))  # as without pillow-heif
+    root = make_tree(tmp_path / "data", "a/1.png", "a/2.PNG", "b/1.png", "b/2.png", "b/IMG_1.HEIC", "b/x.docx")
+    make_tree(root, "b/.hidden", "a/IMG_2.heif", "a/plain")
+    data = root if kind == "folder" else tmp_path / f"data.{kind}"
+    if kind == "tar":
+        with tarfile.open(data, "w") as tar:
+            tar.add(root, ".")
+    elif kind == "zip":
+        with zipfile.ZipFile(data, "w") as opened:
+            for file in (file for file in root.rglob("*") if file.is_file()):
+                opened.write(file, file.relative_to(root))
+    needed = r"not read: 4 \((\.heic: 1|\.docx: 1|\.heif: 1|no ending: 1|, ){7}\), such as a/IMG_2.heif, which needs"
+    assert re.search(needed + r" pillow-heif: pip install 'vitlet\[heic\]'$", open_dataset(Request(str(data))).note)
+    assert re.search(needed, load_unlabelled(Request(str(data))).note)
+    make_tree(tmp_path / "phone", "a/1.heic", "b/2.heic")
+    with pytest.raises(VitletError, match=r"no images.*not read: 2 \(\.heic: 2\).*vitlet\[heic\]"):
+        load(tmp_path / "phone")
 
 
 HOSTILE = ["<script>alert(1)<", "quote\"'s", "new\nline", "\u202eright to left", "-rf x..", "=cmd()", "\U0001f600"]
