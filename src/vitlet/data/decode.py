@@ -49,6 +49,9 @@ the files that are taken for images."""
 MAX_PIXELS = 100_000_000
 """Larger images are refused as decompression bombs."""
 
+CANNOT_READ, REPAIR = "cannot read the image ", " Repair or remove it."
+"""How the error about one image begins and ends, for those who join several."""
+
 Bytes = NDArray[np.uint8]
 
 _ORIENTATION = 0x0112  # the EXIF tag
@@ -123,9 +126,7 @@ def decode_with_header(content: bytes, channels: int, *, name: str) -> tuple[Ten
                 )
                 pixels = _pixels(ImageOps.exif_transpose(opened), channels)
     except Exception as problem:  # damaged bytes make Pillow's readers fail in any way
-        raise VitletError(
-            f"cannot read the image {name}: {_reason(problem, content)}. Repair or remove it."
-        ) from problem
+        raise VitletError(f"{CANNOT_READ}{name}: {_reason(problem, content)}.{REPAIR}") from problem
     return torch.from_numpy(pixels), header
 
 
