@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, features
 
 from vitlet.data import decode
 from vitlet.data.decode import decode_image, read_image
 from vitlet.errors import VitletError
+from vitlet.transfer.common.files import upright_size
+from vitlet.transfer.segmentation.masks import read_mask
 
 RAMP = np.linspace(0, 255, 64).astype(np.uint8).reshape(8, 8)
 
@@ -108,6 +114,48 @@ def test_what_is_no_image_is_named(content: bytes, tmp_path: Path) -> None:
     file.write_bytes(content)
     with pytest.raises(VitletError, match=r"cannot read the image .*bad\.png.*Repair or remove it"):
         read_image(file, 3)
+
+
+@pytest.mark.parametrize("reader", [lambda path: read_image(path, 3), upright_size, read_mask])
+def test_postscript_starts_no_program(
+    reader: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda command, *_, **__: started.append(command))
+    file = tmp_path / "harmless.png"
+    file.write_bytes(encoded(Image.new("L", (8, 8)), "EPS"))
+    with pytest.raises(VitletError, match=r"cannot read the (image|mask) .*harmless\.png: (it is no|cannot identify)"):
+        reader(file)
+    assert not started
+
+
+@pytest.mark.skipif(not features.check("avif"), reason="this Pillow cannot write AVIF")
+def test_avif_is_read() -> None:
+    assert decode.is_image("a/photo.AVIF")
+    out = decoded(encoded(Image.new("RGB", (8, 8), (200, 10, 10)), "AVIF", quality=100))
+    assert abs(int(out[0].float().mean()) - 200) < 8
+
+
+def test_heic_is_read_where_its_package_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[int] = []
+    package = SimpleNamespace(register_heif_opener=lambda: called.append(1))
+    monkeypatch.setitem(sys.modules, "pillow_heif", package)  # type: ignore[arg-type]
+    formats, suffixes = decode._readers()
+    assert called
+    assert "HEIF" in formats
+    assert ".heic" in suffixes
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)  # type: ignore[arg-type]
+    formats, suffixes = decode._readers()
+    assert "HEIF" not in formats
+    monkeypatch.setattr(decode, "FORMATS", formats)
+    with pytest.raises(VitletError, match=r"it is a HEIC image, which needs pillow-heif: pip install 'vitlet\[heic\]'"):
+        decoded(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
+
+
+def test_files_meet_pillow_in_one_place() -> None:
+    source = Path(decode.__file__).parents[1]
+    found = [file.name for file in source.rglob("*.py") if "Image.open(" in file.read_text(encoding="utf-8")]
+    assert found == ["decode.py"]
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import stat
 import sys
 import tarfile
@@ -18,7 +19,7 @@ import torch
 from PIL import Image
 
 from builders.digits import write_digits
-from vitlet.data import archives
+from vitlet.data import archives, decode
 from vitlet.data.images import Arrays, Dataset, ImageSet
 from vitlet.data.sources import Request, load_dataset, load_unlabelled, open_dataset
 from vitlet.data.splits import fold, hold_out, hold_out_items, keep
@@ -274,6 +275,42 @@ def test_hugging_face_folder(folder: Path, tmp_path: Path) -> None:
         load(tmp_path / "bare")
 
 
+def test_a_saved_dataset_reads_only_its_own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    (tmp_path / "secret.png").write_bytes(png())
+    names = [str(tmp_path / "secret.png"), "../secret.png", "link.png", "x\0y", "n" * 5000, "absent.png", "own.png"]
+    entries = [*({"bytes": None, "path": name} for name in names), None]
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])})
+    table = datasets.Dataset.from_dict({"image": entries, "label": [0, 1] * 4}, features=features)
+    monkeypatch.setattr(datasets.Image, "embed_storage", lambda _, storage, *__, **___: storage)  # a stranger's table
+    monkeypatch.setattr(datasets.Dataset, "_estimate_nbytes", lambda _: 1)
+    saved = tmp_path / "saved"
+    table.save_to_disk(str(saved))
+    (saved / "own.png").write_bytes(png(7))
+    (saved / "link.png").symlink_to(tmp_path / "secret.png")
+    train = load(saved, val_fraction=0.0).train
+    assert train.image(6, 3).max() == 7
+    for index in range(3):
+        with pytest.raises(VitletError, match=rf"cannot read the image train image {index}: .* leads out of .*saved"):
+            train.image(index, 3)
+    for index in (3, 4, 5, 7):
+        with pytest.raises(VitletError, match=rf"train image {index}: no such image file in .*saved"):
+            train.image(index, 3)
+
+
+@pytest.mark.parametrize("name", ["x\0y.png", "n" * 5000, "../../outside.png"])
+def test_a_table_names_only_files_of_its_folder(name: str, tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    (tmp_path / "a.png").write_bytes(png())
+    columns = {"path": ["a.png", name], "label": ["a", "b"]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "list.parquet")
+    with pytest.raises(VitletError, match=r"list\.parquet, line 3: (.* leads out of|no such image file).{,400}$"):
+        load(tmp_path / "list.parquet")
+
+
 def make_tree(root: Path, *paths: str) -> Path:
     for path in paths:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -389,6 +426,30 @@ def test_hidden_and_foreign_files_are_passed_over(folder: Path) -> None:
     dataset = load(folder, val_fraction=0.0)
     assert keys(dataset.train) == before
     assert "lie beside the class folders: 1" in dataset.note
+    assert "kind is not read: 1 (.txt: 1), such as digit 0/notes.txt" in dataset.note
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip", "tar"])
+def test_files_that_are_not_read_are_counted_and_named(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode, "IMAGE_SUFFIXES", (".png", ".avif"))  # as without pillow-heif
+    root = make_tree(tmp_path / "data", "a/1.png", "a/2.PNG", "b/1.png", "b/2.png", "b/IMG_1.HEIC", "b/x.docx")
+    make_tree(root, "b/.hidden", "a/IMG_2.heif", "a/plain")
+    data = root if kind == "folder" else tmp_path / f"data.{kind}"
+    if kind == "tar":
+        with tarfile.open(data, "w") as tar:
+            tar.add(root, ".")
+    elif kind == "zip":
+        with zipfile.ZipFile(data, "w") as opened:
+            for file in (file for file in root.rglob("*") if file.is_file()):
+                opened.write(file, file.relative_to(root))
+    needed = r"not read: 4 \((\.heic: 1|\.docx: 1|\.heif: 1|no ending: 1|, ){7}\), such as a/IMG_2.heif, which needs"
+    assert re.search(needed + r" pillow-heif: pip install 'vitlet\[heic\]'$", open_dataset(Request(str(data))).note)
+    assert re.search(needed, load_unlabelled(Request(str(data))).note)
+    make_tree(tmp_path / "phone", "a/1.heic", "b/2.heic")
+    with pytest.raises(VitletError, match=r"no images.*not read: 2 \(\.heic: 2\).*vitlet\[heic\]"):
+        load(tmp_path / "phone")
 
 
 HOSTILE = ["<script>alert(1)<", "quote\"'s", "new\nline", "\u202eright to left", "-rf x..", "=cmd()", "\U0001f600"]

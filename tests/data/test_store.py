@@ -145,6 +145,23 @@ def test_unreadable_files_stop_or_are_counted(disk: bool, folder: Path, tmp_path
             kept(images(folder), **where)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("disk", [False, True])
+def test_all_unreadable_files_are_named_with_what_to_do(disk: bool, folder: Path, tmp_path: Path) -> None:
+    bad = sorted(folder.rglob("*.png"))[3:15]
+    for file in bad:
+        file.write_bytes(b"no image")
+    where = {"cache": tmp_path / "cache"} if disk else {"limit": 2**20}
+    with pytest.raises(
+        VitletError, match=r"cannot read 12 of 24 images: .*; and 2 more\. .*--skip-unreadable"
+    ) as problem:
+        kept(images(folder), **where)  # type: ignore[arg-type]
+    assert [str(file) in str(problem.value) for file in bad] == [True] * 10 + [False] * 2
+    for file in bad[1:]:
+        file.unlink()
+    with pytest.raises(VitletError, match=f"cannot read the image .*{bad[0].name}: it is no .*--skip-unreadable"):
+        kept(images(folder), **where)  # type: ignore[arg-type]
+
+
 def test_a_full_disk_is_foreseen(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 100})())
     with pytest.raises(VitletError, match="Choose another --cache-dir, or --cache none"):

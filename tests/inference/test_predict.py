@@ -94,6 +94,9 @@ def test_files_folders_patterns_and_lists(tmp_path: Path) -> None:
     (data / "notes.txt").write_text("no image")
     all_four = sorted(data.glob("digit */*.png"))
     assert image_files([str(data)]) == all_four
+    others: list[Path] = []
+    image_files([str(data)], others=others)
+    assert others == [data / "notes.txt"]
     assert image_files([f"{data}/**/001.png"]) == [all_four[1], all_four[3]]
     assert image_files(["-"], [f"{all_four[2]}\n", "\n", f"{all_four[0]}\r\n"]) == [all_four[2], all_four[0]]
     odd = data / "a[1].png"

@@ -6,33 +6,37 @@ import glob
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from vitlet.data.decode import IMAGE_SUFFIXES
+from vitlet.data.decode import IMAGE_SUFFIXES, describe_others, is_hidden
 from vitlet.errors import VitletError
 
 STDIN = "-"
 
 
-def image_files(words: Sequence[str], listed: Iterable[str] = ()) -> list[Path]:
+def image_files(words: Sequence[str], listed: Iterable[str] = (), others: list[Path] | None = None) -> list[Path]:
     """The files in the order of the words; folders and patterns sorted by name, nothing hidden.
 
     Args:
         words: files, folders (looked through to the bottom), patterns such as ``'photos/**/*.jpg'``, or ``-`` for
             ``listed``.
         listed: lines with one file each.
+        others: gets the files of folders that are not read.
     """
-    found = [path for word in words for path in _meant(word, listed)]
+    others = [] if others is None else others
+    found = [path for word in words for path in _meant(word, listed, others)]
     if not found:
         raise VitletError("no image was given: the list is empty.")
     return found
 
 
-def _meant(word: str, listed: Iterable[str]) -> list[Path]:
+def _meant(word: str, listed: Iterable[str], others: list[Path]) -> list[Path]:
     path = Path(word)
     if word == STDIN:
         return [_existing(line) for line in (each.rstrip("\r\n") for each in listed) if line]
     if path.is_dir():
-        found = [each for each in path.rglob("*") if _is_image(each.relative_to(path)) and each.is_file()]
-        problem = f"the folder {path} holds no images ({', '.join(sorted(IMAGE_SUFFIXES))})."
+        files = [each for each in path.rglob("*") if each.is_file() and not is_hidden(each.relative_to(path))]
+        found = [each for each in files if each.suffix.lower() in IMAGE_SUFFIXES]
+        others += sorted({*files} - {*found})
+        problem = f"the folder {path} holds no images ({describe_others(others) or 'it is empty'})."
     elif not path.exists() and glob.has_magic(word):
         named = glob.glob(word, recursive=True)  # noqa: PTH207  a pattern may be absolute
         found, problem = [Path(each) for each in named if Path(each).is_file()], f"no file matches {word!r}."
@@ -41,10 +45,6 @@ def _meant(word: str, listed: Iterable[str]) -> list[Path]:
     if not found:
         raise VitletError(problem)
     return sorted(found)
-
-
-def _is_image(inside: Path) -> bool:
-    return inside.suffix.lower() in IMAGE_SUFFIXES and not any(part.startswith(".") for part in inside.parts)
 
 
 def _existing(name: str) -> Path:

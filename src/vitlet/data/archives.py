@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, Any, NamedTuple
 
-from vitlet.data.decode import is_image
+from vitlet.data.decode import is_hidden, is_image
 from vitlet.data.images import EncodedImages
 from vitlet.errors import VitletError, first_line
 
@@ -52,8 +52,13 @@ def contained_path(name: str) -> PurePosixPath | None:
     return None if path.anchor or ".." in path.parts or "\0" in name else PurePosixPath(*path.parts)
 
 
-def checked_members(opened: zipfile.ZipFile | tarfile.TarFile, *, only_images: bool = False) -> Iterator[Member]:
-    """The files of an archive in their order; raises `HostileMemberError` at the first that is not to be trusted."""
+def checked_members(
+    opened: zipfile.ZipFile | tarfile.TarFile, *, others: list[PurePosixPath] | None = None
+) -> Iterator[Member]:
+    """The files of an archive in their order; raises `HostileMemberError` at the first that is not to be trusted.
+
+    With a list for ``others``, images alone; the names of other files are put there.
+    """
     for info in opened.infolist() if isinstance(opened, zipfile.ZipFile) else opened:
         if isinstance(info, zipfile.ZipInfo):
             kind = info.external_attr >> 28  # the Unix type of file; 0 where another system wrote the archive
@@ -64,7 +69,8 @@ def checked_members(opened: zipfile.ZipFile | tarfile.TarFile, *, only_images: b
         path = contained_path(name)
         if path is None:
             raise HostileMemberError(f"{name!r} leads out of its folder")
-        if only_images and not is_image(path):
+        if others is not None and not is_image(path):
+            others += [] if is_folder or is_hidden(path) else [path]
             continue
         if not is_plain:
             raise HostileMemberError(f"{name!r} is a link or no plain file")
@@ -80,6 +86,8 @@ class ArchiveTree:
     members: dict[
         PurePosixPath, tuple[int, int] | str
     ]  # of a tar: offset and size; of a zip: the name as it is written
+    others: tuple[PurePosixPath, ...] = ()
+    """Files that are not read."""
     _open: dict[int, zipfile.ZipFile] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -96,9 +104,10 @@ class ArchiveTree:
     def open(file: Path) -> ArchiveTree:
         """List an archive; refuses members that would leave it, links, and bombs."""
         found: dict[PurePosixPath, tuple[int, int] | str] = {}
+        others: list[PurePosixPath] = []
         try:
             with zipfile.ZipFile(file) if zipfile.is_zipfile(file) else tarfile.open(file, "r:") as opened:
-                for path, size, info in checked_members(opened, only_images=True):
+                for path, size, info in checked_members(opened, others=others):
                     if isinstance(info, tarfile.TarInfo):
                         found[path] = info.offset_data, size
                     elif size > min(MAX_MEMBER, MAX_MEMBER_RATIO * max(1, info.compress_size)):
@@ -114,7 +123,7 @@ class ArchiveTree:
             raise VitletError(f"{file} is neither a zip nor a tar file, or is damaged.") from None
         except (OSError, zipfile.BadZipFile, tarfile.TarError, EOFError) as problem:
             raise VitletError(f"cannot read the archive {file}: {first_line(problem)}.") from problem
-        return ArchiveTree(file, dict(sorted(found.items())))
+        return ArchiveTree(file, dict(sorted(found.items())), tuple(others))
 
     def read(self, path: PurePosixPath) -> bytes:
         """The bytes of a member; safe in threads and in processes that were forked."""

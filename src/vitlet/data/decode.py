@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import io
 import warnings
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path, PurePath
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError, features
 from torch import Tensor
 
 from vitlet.errors import VitletError, first_line
@@ -22,13 +26,31 @@ from vitlet.errors import VitletError, first_line
 BACKGROUND = (255, 255, 255)
 """What shows through transparent pixels."""
 
-IMAGE_SUFFIXES = (
-    ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".jpe", ".jfif", ".ppm", ".pgm"
-)  # fmt: skip
-"""Endings of the files that are taken for images."""
+HEIC_SUFFIXES = (".heic", ".heif")
+"""Photographs of telephones, which another package reads."""
+
+
+def _readers() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Formats that are read here, and endings of their files: AVIF and HEIC depend on what is installed."""
+    formats = ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"]
+    suffixes = [".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".jpe", ".jfif", ".ppm", ".pgm"]
+    if "avif" in features.get_supported_modules():
+        formats, suffixes = [*formats, "AVIF"], [*suffixes, ".avif"]
+    with suppress(ImportError):
+        import_module("pillow_heif").register_heif_opener()
+        formats, suffixes = [*formats, "HEIF"], [*suffixes, *HEIC_SUFFIXES]
+    return tuple(formats), tuple(suffixes)
+
+
+FORMATS, IMAGE_SUFFIXES = _readers()
+"""The readers of Pillow that any file meets, whatever it is called (of the others some start programs); endings of
+the files that are taken for images."""
 
 MAX_PIXELS = 100_000_000
 """Larger images are refused as decompression bombs."""
+
+CANNOT_READ, REPAIR = "cannot read the image ", " Repair or remove it."
+"""How the error about one image begins and ends, for those who join several."""
 
 Bytes = NDArray[np.uint8]
 
@@ -47,11 +69,27 @@ class Header:
     animated: bool
 
 
+def is_hidden(path: PurePath) -> bool:
+    """Whether something in a relative path begins with a dot, or is what macOS adds to a zip."""
+    return any(part.startswith((".", "__MACOSX")) for part in path.parts)
+
+
 def is_image(path: str | PurePath) -> bool:
-    """Whether a relative path is that of an image, by its ending; hidden files and what macOS adds to a zip are not."""
+    """Whether a relative path is that of an image, by its ending; hidden files are not."""
     path = PurePath(path)
-    hidden = any(part.startswith((".", "__MACOSX")) for part in path.parts)
-    return path.suffix.lower() in IMAGE_SUFFIXES and not hidden
+    return path.suffix.lower() in IMAGE_SUFFIXES and not is_hidden(path)
+
+
+def describe_others(others: Iterable[PurePath]) -> str:
+    """One line about files beside the images that are not read: how many of which kind, and why; empty for none."""
+    others = sorted(others)
+    if not others:
+        return ""
+    kinds = Counter(path.suffix.lower() or "no ending" for path in others).most_common()
+    shown = ", ".join(f"{kind}: {count}" for kind, count in kinds[:5]) + (", ..." if kinds[5:] else "")
+    heic = next((path for path in others if path.suffix.lower() in HEIC_SUFFIXES), None)
+    note = f"files left out because their kind is not read: {len(others)} ({shown}), such as {heic or others[0]}"
+    return note + (", which needs pillow-heif: pip install 'vitlet[heic]'" if heic else "")
 
 
 def read_image(path: Path, channels: int) -> Tensor:
@@ -59,6 +97,11 @@ def read_image(path: Path, channels: int) -> Tensor:
     if not path.is_file():
         raise VitletError(f"no such image file: {path}.")
     return decode_image(path.read_bytes(), channels, name=str(path))
+
+
+def open_image(file: Path | io.BytesIO) -> Image.Image:
+    """Pillow's image, its pixels not read yet; the one place where a file meets Pillow."""
+    return Image.open(file, formats=FORMATS)
 
 
 def decode_image(content: bytes, channels: int, *, name: str) -> Tensor:
@@ -71,7 +114,7 @@ def decode_with_header(content: bytes, channels: int, *, name: str) -> tuple[Ten
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns of odd metadata; what matters raises
-            with Image.open(io.BytesIO(content)) as opened:
+            with open_image(io.BytesIO(content)) as opened:
                 if opened.width * opened.height > MAX_PIXELS:
                     raise Image.DecompressionBombError(f"{opened.width}x{opened.height} pixels")
                 header = Header(
@@ -83,9 +126,7 @@ def decode_with_header(content: bytes, channels: int, *, name: str) -> tuple[Ten
                 )
                 pixels = _pixels(ImageOps.exif_transpose(opened), channels)
     except Exception as problem:  # damaged bytes make Pillow's readers fail in any way
-        raise VitletError(
-            f"cannot read the image {name}: {_reason(problem, content)}. Repair or remove it."
-        ) from problem
+        raise VitletError(f"{CANNOT_READ}{name}: {_reason(problem, content)}.{REPAIR}") from problem
     return torch.from_numpy(pixels), header
 
 
@@ -106,7 +147,9 @@ def _reason(problem: Exception, content: bytes) -> str:
     if not content:
         return "the file is empty"
     if isinstance(problem, UnidentifiedImageError):
-        return f"it is no image (it begins with {content[:12]!r})"
+        if content[4:8] == b"ftyp" and content[8:11] in (b"hei", b"hev", b"mif", b"msf"):
+            return "it is a HEIC image, which needs pillow-heif: pip install 'vitlet[heic]'"
+        return f"it is no image of a kind that is read, {', '.join(FORMATS)} (it begins with {content[:12]!r})"
     return first_line(problem)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from vitlet.data.images import Dataset, EncodedImages
+from vitlet.data.images import Dataset, EncodedImages, file_inside
 from vitlet.data.trees import SPLIT_OF
 from vitlet.errors import VitletError, first_line, require_extra
 
@@ -21,11 +22,19 @@ class HubImages(EncodedImages):
     column: str
     labels: tuple[int, ...]
     split: str
+    folders: tuple[Path, ...]
+    """Where files may lie that are not in the table itself."""
 
     def content(self, index: int) -> bytes:
-        entry = self.table[index][self.column]
-        content: bytes = entry["bytes"] if entry["bytes"] is not None else Path(entry["path"]).read_bytes()
-        return content
+        entry = self.table[index][self.column] or {}
+        content: bytes | None = entry.get("bytes")
+        if content is not None:
+            return content
+        try:
+            return file_inside(entry.get("path") or "", *self.folders).read_bytes()
+        except (VitletError, OSError) as problem:
+            advice = "Save the dataset with its images in it, as save_to_disk does."
+            raise VitletError(f"cannot read the image {self.name(index)}: {problem} {advice}") from problem
 
     def name(self, index: int) -> str:
         return f"{self.split} image {index}"
@@ -51,6 +60,7 @@ def read_hub(source: str) -> Dataset:
     tables = {SPLIT_OF[name.lower()]: table for name, table in found.items() if name.lower() in SPLIT_OF}
     if "train" not in tables:
         raise VitletError(f"the dataset {source} has the splits {', '.join(found)}; it needs one named 'train'.")
+    folders = (Path(source),) if Path(source).is_dir() else _downloaded(source, datasets)
     image, label, classes = _columns(source, tables["train"], datasets)
     sets, notes = {}, [f"Hugging Face dataset {source}"]
     for split, table in tables.items():
@@ -62,8 +72,14 @@ def read_hub(source: str) -> Dataset:
             notes.append(f"the {split} images are left out: {without} of {len(labels)} have no label")
             continue
         images = table.cast_column(image, datasets.Image(decode=False))
-        sets[split] = HubImages(images, image, tuple(map(int, labels)), split)
+        sets[split] = HubImages(images, image, tuple(map(int, labels)), split, folders)
     return Dataset(classes, sets["train"], sets.get("val"), sets.get("test"), "; ".join(notes))
+
+
+def _downloaded(name: str, datasets: Any) -> tuple[Path, ...]:
+    """Where the library puts the files of a dataset of the hub, and what it unpacks of them."""
+    hub = import_module("huggingface_hub.constants").HF_HUB_CACHE
+    return Path(hub) / f"datasets--{name.replace('/', '--')}", Path(datasets.config.DOWNLOADED_DATASETS_PATH)
 
 
 def _columns(source: str, table: Any, datasets: Any) -> tuple[str, str, tuple[str, ...]]:

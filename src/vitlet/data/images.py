@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vitlet.data.decode import Bytes, decode_image
 from vitlet.errors import VitletError
+from vitlet.pictures import printable
 
 
 class ImageSet(Protocol):
@@ -105,6 +106,23 @@ class Files(EncodedImages):
     def key(self, index: int) -> str:
         path = self.paths[index]
         return path.relative_to(self.root).as_posix() if self.root else f"{path.parent.name}/{path.name}"
+
+
+def file_inside(written: str, *folders: Path) -> Path:
+    """The file that a list of images names, links followed: a list may name what lies in its folders, nothing else.
+
+    Raises `VitletError` with what is wrong; whoever read the list says where, and what to do.
+    """
+    try:
+        path = (folders[0] / written).resolve()
+        there = path.is_file()
+    except (OSError, ValueError):  # a name too long, or with a zero byte
+        path, there = folders[0].resolve(), False
+    if not any(path.is_relative_to(folder.resolve()) for folder in folders):
+        raise VitletError(f"{printable(written, 200)!r} leads out of {folders[0]}.")
+    if not there:
+        raise VitletError(f"no such image file in {folders[0]}: {printable(written, 200)}.")
+    return path
 
 
 @dataclass(frozen=True)

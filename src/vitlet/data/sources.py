@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from vitlet.data.archives import ArchiveTree
+from vitlet.data.decode import describe_others
 from vitlet.data.hub import is_saved_dataset, read_hub
 from vitlet.data.images import Arrays, Dataset, ImageSet, Joined, Standing
 from vitlet.data.named import OFFICIAL, load_named
@@ -113,13 +114,15 @@ def load_unlabelled(request: Request) -> Dataset:
         images: ImageSet = keep(_open(request)[0].train, fraction=request.fraction)  # a stream cannot be cut
         return Dataset((), images, None, None, f"{len(images)} images without labels")
     paths = sorted([*layout.labelled["train"], *layout.loose])
+    others = [describe_others(tree.others)] if tree.others else []
     if not paths:
-        raise VitletError(f"{request.data} holds no images.")
+        raise VitletError("; ".join([f"{request.data} holds no images", *others]) + ".")
     images, val, note = tree.images(paths, [0] * len(paths)), None, f"{len(paths)} images without labels"
     if request.val_fraction > 0 and len(images) > 1:
         images, val = hold_out(images, request.val_fraction, request.seed)
         note += f", {len(val)} of them held out"
-    return Dataset((), keep(images, fraction=request.fraction, seed=request.seed), val, None, note)
+    images = keep(images, fraction=request.fraction, seed=request.seed)
+    return Dataset((), images, val, None, "; ".join([note, *others]))
 
 
 def _tree(data: str) -> Tree | None:

@@ -11,7 +11,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +25,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as V
 
+from vitlet.data.decode import CANNOT_READ, REPAIR
 from vitlet.data.images import Arrays, ImageSet, Standing, Subset
 from vitlet.data.preprocess import Preprocess
 from vitlet.errors import VitletError
@@ -185,14 +186,15 @@ def readable(images: ImageSet, storing: Storing) -> tuple[ImageSet, tuple[str, .
 def _decode_all(
     images: ImageSet, transform: Callable[[Tensor], Tensor], storing: Storing, keep: Callable[[int, Tensor], None]
 ) -> tuple[str, ...]:
-    """Hand every image to ``keep``, in order, decoded by a few threads; why the others could not be, if any may."""
+    """Hand every image to ``keep``, in order, decoded by a few threads; why the others could not be.
+
+    Where none may be left out, all that cannot be read are named in one error.
+    """
 
     def decode(index: int) -> Tensor | VitletError:
         try:
             return transform(images.image(index, storing.channels))
         except VitletError as problem:
-            if not storing.skip_unreadable:
-                raise
             return problem
 
     skipped = []
@@ -203,9 +205,19 @@ def _decode_all(
                     skipped.append(" ".join(str(image).splitlines()))
                 else:
                     keep(index, image)
+    if skipped and not storing.skip_unreadable:
+        raise _unreadable(skipped, len(images))
     if len(skipped) == len(images):
         raise VitletError(f"none of {len(images)} images could be read; the first: {skipped[0] if skipped else 'none'}")
     return tuple(skipped)
+
+
+def _unreadable(reasons: Sequence[str], total: int) -> VitletError:
+    """All files that cannot be read, the first ten by name, and what to do."""
+    named = [reason.removeprefix(CANNOT_READ).removesuffix(REPAIR).rstrip(". ") for reason in reasons[:10]]
+    what = CANNOT_READ if len(reasons) == 1 else f"cannot read {len(reasons)} of {total} images: "
+    more = f"; and {len(reasons) - 10} more" if len(reasons) > 10 else ""
+    return VitletError(f"{what}{'; '.join(named)}{more}. Repair or remove what is broken, or give --skip-unreadable.")
 
 
 def _in_memory(images: ImageSet, transform: Transform, storing: Storing) -> Stored:
@@ -240,7 +252,7 @@ def _on_disk(images: ImageSet, transform: Transform, storing: Storing, folder: P
                 raise
     skipped = tuple((target / "skipped.txt").read_text(encoding="utf-8").splitlines())
     if skipped and not storing.skip_unreadable:
-        raise VitletError(skipped[0])
+        raise _unreadable(skipped, len(images))
     places = np.load(target / "places.npy", allow_pickle=False)
     good = places[:, 1] > 0  # files that could not be read have no channels
     base = images if good.all() else Subset(images, tuple(np.flatnonzero(good).tolist()))

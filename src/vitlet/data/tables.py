@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vitlet.data.images import Arrays, Dataset, Files
+from vitlet.data.images import Arrays, Dataset, Files, file_inside
 from vitlet.data.trees import SPLIT_OF
 from vitlet.errors import VitletError, first_line, nearest, require_extra
 
@@ -44,7 +44,11 @@ def read_table(
         split = SPLIT_OF.get(written.lower())
         if split is None:
             raise VitletError(f"{file}, line {number}: unknown split {written!r}; use train, val or test.")
-        path = _inside(file, number, root, row[path_column])
+        try:
+            path = file_inside(row[path_column], root)
+        except VitletError as problem:
+            advice = "Give the folder that holds the images as --data-dir."
+            raise VitletError(f"{file}, line {number}: {problem} {advice}") from None
         if lines.setdefault(path, number) != number:
             raise VitletError(
                 f"{file}, line {number}: lists {row[path_column]!r}, as line {lines[path]} does; an image needs one"
@@ -112,18 +116,6 @@ def _classes(file: Path, labels: Sequence[str], fewest: int) -> tuple[tuple[str,
     if len(classes) < fewest:
         raise VitletError(f"{file} lists one class ({classes[0]!r}); a classifier needs at least two.")
     return classes, index
-
-
-def _inside(file: Path, line: int, root: Path, written: str) -> Path:
-    path = (root / written).resolve()
-    if not path.is_relative_to(root):
-        raise VitletError(
-            f"{file}, line {line}: {written!r} leads out of {root}."
-            " Give the folder that holds the images as --data-dir."
-        )
-    if not path.is_file():
-        raise VitletError(f"{file}, line {line}: no such image file: {path}.")
-    return path
 
 
 def read_numpy(file: Path) -> Dataset:

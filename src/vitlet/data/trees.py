@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from vitlet.data.archives import ArchiveTree
-from vitlet.data.decode import is_image
+from vitlet.data.decode import describe_others, is_image
 from vitlet.data.images import Dataset, Files, ImageSet
 from vitlet.errors import VitletError
 
@@ -29,6 +29,8 @@ class FolderTree:
 
     root: Path
     paths: tuple[PurePosixPath, ...]  # of the images: relative, sorted
+    others: tuple[PurePosixPath, ...] = ()
+    """Files that are not read."""
 
     @property
     def name(self) -> str:
@@ -38,12 +40,16 @@ class FolderTree:
     @staticmethod
     def open(root: Path) -> FolderTree:
         """List a folder; what begins with a dot is passed over, and links to a folder above."""
-        found = []
+        found, others = [], []
         for folder, folders, files in os.walk(root, followlinks=True, onerror=_cannot_list):
             folders[:] = sorted(each for each in folders if not each.startswith(".") and not _leads_up(folder, each))
             inner = PurePosixPath(Path(folder).relative_to(root).as_posix())
-            found += [inner / name for name in files if is_image(name)]
-        return FolderTree(root, tuple(sorted(found)))
+            for name in files:
+                if is_image(name):
+                    found.append(inner / name)
+                elif not name.startswith("."):
+                    others.append(inner / name)
+        return FolderTree(root, tuple(sorted(found)), tuple(others))
 
     def images(self, paths: Sequence[PurePosixPath], labels: Sequence[int]) -> Files:
         return Files(tuple(self.root / path for path in paths), tuple(labels), self.root)
@@ -133,9 +139,11 @@ def _has_splits(tree: Tree, strip: int) -> bool:
 
 def read_tree(tree: Tree, *, fewest_classes: int = 2) -> Dataset:
     """The classes and splits of a tree; val and test are None where there are none."""
+    others = describe_others(tree.others)
     if not tree.paths:
         raise VitletError(
-            f"{tree.name} holds no class folders and no images; it needs one sub-folder of images per class."
+            f"{tree.name} holds no class folders and no images; it needs one sub-folder of images per class"
+            f"{f' ({others})' if others else ''}."
         )
     layout = find_layout(tree)
     found, place, loose = layout.labelled, layout.place, len(layout.loose)
@@ -153,6 +161,7 @@ def read_tree(tree: Tree, *, fewest_classes: int = 2) -> Dataset:
     notes = [f"images left out because they lie beside the class folders: {loose}"] if loose else []
     if layout.others:
         notes.append(f"images left out because they lie in no class of train, val or test: {layout.others}")
+    notes += [others] if others else []
     return Dataset(classes, sets["train"], sets.get("val"), sets.get("test"), "; ".join(notes))
 
 

@@ -39,14 +39,16 @@ def run(words: list[str]) -> int:
     from vitlet.cli.answer_writers import as_csv, as_json, check_targets, write_embeddings
     from vitlet.cli.image_list import image_files
     from vitlet.cli.summary import print_predictions, progress_bar
+    from vitlet.data.decode import describe_others
     from vitlet.inference.ensemble import Answer, Ensemble, classify
     from vitlet.inference.predict import check_topk
 
     check_targets(chosen.output, chosen.embed)
     check_topk(chosen.topk)
     ensemble = Ensemble.load([Path(folder) for folder in folders], augment=chosen.tta, device=chosen.device)
-    files = image_files(chosen.images, sys.stdin)
-    for note in ensemble.notes:
+    others: list[Path] = []
+    files = image_files(chosen.images, sys.stdin, others)
+    for note in (*ensemble.notes, *([describe_others(others)] if others else [])):
         print(f"note: {note}", file=sys.stderr)
     answers: list[Answer] = []
     problems: list[Answer] = []

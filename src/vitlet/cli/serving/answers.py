@@ -14,15 +14,12 @@ from torch import Tensor
 
 from vitlet.analysis.explain import Explainer, Explanation
 from vitlet.cli.serving.limits import Limits
-from vitlet.data.decode import decode_image
+from vitlet.data.decode import FORMATS, decode_image, open_image
 from vitlet.errors import VitletError, first_line
 from vitlet.inference.exported import is_export
 from vitlet.inference.predict import Predictor, most_likely
 from vitlet.pictures.pixels import data_uri
 from vitlet.tasks.task import Places
-
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
-"""Pillow's other readers, some of which start programs, are kept away from uploads."""
 
 
 class RefusedError(VitletError):
@@ -119,7 +116,7 @@ class Service:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Pillow warns of large images, which are refused here
-                with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+                with open_image(io.BytesIO(content)) as image:
                     width, height = image.size
         except Image.DecompressionBombError as problem:
             raise RefusedError(413, f"the image is too large: {first_line(problem)}.") from problem

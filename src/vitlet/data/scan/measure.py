@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vitlet.data.decode import Bytes, Header, decode_with_header
+from vitlet.data.decode import CANNOT_READ, REPAIR, Bytes, Header, decode_with_header
 from vitlet.data.images import Arrays, ImageSet, Joined, Subset
 from vitlet.data.scan.duplicates import HASH_SHAPE, THUMBNAIL_SHAPE
 from vitlet.errors import VitletError, first_line
@@ -125,8 +125,8 @@ def _measure_chunk(sets: Mapping[str, ImageSet], channels: int, chunk: tuple[str
             found.append(image_facts(images, index, channels))
         except Exception as problem:  # one file, however broken, does not end the scan
             reason = str(problem) if isinstance(problem, VitletError) else first_line(problem)
-            reason = reason.removeprefix(f"cannot read the image {images.name(index)}: ")
-            found.append(reason.removesuffix(" Repair or remove it.").rstrip("."))
+            reason = reason.removeprefix(f"{CANNOT_READ}{images.name(index)}: ")
+            found.append(reason.removesuffix(REPAIR).rstrip("."))
     return found
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
-from PIL import Image
-
-from vitlet.data.decode import MAX_PIXELS
+from vitlet.data.decode import MAX_PIXELS, open_image
 from vitlet.errors import VitletError, first_line
 
 _ORIENTATION = 0x0112  # the EXIF tag
@@ -19,7 +17,7 @@ def upright_size(path: Path) -> tuple[int, int]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with Image.open(path) as image:
+            with open_image(path) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise ValueError(f"{image.width}x{image.height} pixels are too many")
                 turned = image.getexif().get(_ORIENTATION, 1) in _LYING

@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
-from vitlet.data.decode import IMAGE_SUFFIXES
+from vitlet.data.decode import IMAGE_SUFFIXES, open_image
 from vitlet.errors import VitletError, first_line
 from vitlet.transfer.common.files import upright_size
 
@@ -168,7 +167,7 @@ def _names(data: Path, ade: bool, ignore: int, otherwise: Sequence[str]) -> tupl
 def read_mask(path: Path) -> tuple[Values, str]:
     """Values of a mask as they are in the file, and how it is stored: ``grey``, ``palette`` or ``16-bit``."""
     try:
-        with Image.open(path) as image:
+        with open_image(path) as image:
             mode = image.mode
             values = np.asarray(image) if mode in ("1", "L", "P", "I", "I;16", "I;16B") else None
     except Exception as problem:  # damaged bytes make Pillow's readers fail in any way
