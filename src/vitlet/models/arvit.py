@@ -102,7 +102,7 @@ class ARViT(LayeredModel):
         self.grad_checkpointing = False
         self.patch_embed = PatchEmbed(img_size=img_size, patch_size=patch_size, in_chans=in_chans, embed_dim=embed_dim)
         table = build_sincos2d_pos_embed(list(self.patch_embed.grid_size), dim=embed_dim, interleave_sin_cos=False)
-        self.register_buffer("pos_embed", table[None] * position_scale, persistent=False)
+        self.register_buffer("pos_embed", table[None] * position_scale)  # saved: they may have been switched off
         rates = [drop_path_rate * index / max(1, depth - 1) for index in range(depth)]
         self.blocks = nn.ModuleList(
             PostNormBlock(embed_dim, num_heads, mlp_hidden, proj_drop_rate, attn_drop_rate, rate) for rate in rates
