@@ -134,9 +134,8 @@ def load_weights(model: nn.Module, file: Path, *, keep_classifier: bool = False)
     heads = () if keep_classifier else tuple(f"{head}." for head in classifier_names(model))
     unused = [name for name in weights if name.startswith(heads)]
     taken, problems = _fitted({name: one for name, one in weights.items() if name not in unused}, model)
-    fresh = [
-        name for name in own if name.startswith(heads) or ((name in positions or name in off) and name not in weights)
-    ]
+    without = {*positions, *off} - weights.keys()
+    fresh = [name for name in own if name.startswith(heads) or name in without]
     optional = {name for name in own if name.endswith("num_batches_tracked")}  # old files lack these counters
     problems += [f"{name} is missing" for name in own if name not in {*weights, *fresh, *optional}]
     if problems:
