@@ -107,8 +107,9 @@ def drloc() -> None:
 def relvit() -> None:
     """Relation, distance, angle, position."""
     arms = "".join(arrow(*centre(9), *centre(cell)) for cell in (4, 5, 6, 8, 10, 12, 13, 14))
-    middle = (SIDE / 2 + CELL / 2, SIDE / 2 + CELL / 2)
-    rays = arrow(*middle, *centre(1)) + arrow(*middle, *centre(8))
+    start = (CELL - SIDE) / 2  # half a side up and left of the first token
+    rays = arrow(start, start, *centre(1)) + arrow(start, start, *centre(8))
+    shrunk = f'<g transform="scale({SIDE / (SIDE - start):.3f}) translate({-start} {-start})">'
     length = f"{math.hypot(2, 3):.1f}"
     numbers = "".join(words(*centre(cell), str(cell)) for cell in range(16))
     panels(
@@ -116,7 +117,7 @@ def relvit() -> None:
         [
             (scan() + box(9, GIVEN) + arms, "sprel: nine directions"),
             (scan() + pair(3, 8), f"distance: {length} cells"),
-            (scan() + box(1) + box(8) + rays, "angle between two tokens"),
+            (shrunk + scan() + box(1) + box(8) + rays + "</g>", "angle between two tokens"),
             (scan() + numbers + box(6), "position: which cell"),
         ],
         "What the four tasks ask of tokens",

@@ -6,15 +6,19 @@ import math
 from typing import Any
 
 import pytest
+import timm
 import torch
 from torch import Tensor, nn
 
+from vitlet.backbones import TimmBackbone
 from vitlet.errors import VitletError
+from vitlet.objective import Objective, Term
 from vitlet.tasks import drloc as module
 from vitlet.tasks.drloc import DRLoc
 from vitlet.tasks.offset_targets import ClassTarget, CrossEntropyTarget, GaussianTarget, OffsetTarget
-from vitlet.tokens.features import Features, Grid, GridShape, Shapes
+from vitlet.tokens.features import Features, Grid, GridShape, Needs, Shapes
 from vitlet.tokens.geometry import grid_coords
+from vitlet.tokens.views import View
 
 BATCH, CHANNELS, HEIGHT, WIDTH, PAIRS = 3, 8, 3, 5, 16
 
@@ -266,3 +270,57 @@ def test_the_expected_class_is_exact_under_autocast() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = module.localization_reg(logits, target)
     assert found.item() == pytest.approx(module.localization_reg(logits, target).item(), rel=1e-6)
+
+
+def test_all_on_swin_has_a_head_for_each_block_or_for_each_merged_stage() -> None:
+    """Equation 7 of the paper sums over blocks; the released code over stages, after their tokens were merged."""
+    model = timm.create_model("swin_tiny_patch4_window7_224", num_classes=5, img_size=(128, 64), embed_dim=12)
+    backbone = TimmBackbone(model)
+    found = {}
+    for levels, options in (("blocks", {}), ("merged", {"preset": "reference"}), ("merged", {"levels": "stages"})):
+        task = DRLoc(variant="all", hidden=8, **options)
+        assert task.needs == Needs(every_grid=True, levels=levels)
+        objective = Objective(backbone, [Term(task)])
+        objective(torch.randn(2, 3, 128, 64)).loss.backward()
+        assert all(parameter.grad is not None for parameter in task.parameters())
+        found[levels] = [(shape.channels, shape.height, shape.width) for shape in backbone.shapes(task.needs).every]
+        assert len(task.heads) == len(found[levels])
+    assert found["blocks"] == [
+        *[(12, 32, 16)] * 2,
+        *[(24, 16, 8)] * 2,
+        *[(48, 8, 4)] * 6,
+        *[(96, 4, 2)] * 2,
+    ]
+    assert found["merged"] == [(24, 16, 8), (48, 8, 4), (96, 4, 2), (96, 4, 2)]
+
+
+def test_levels_are_what_the_layers_gave() -> None:
+    model = timm.create_model("swin_tiny_patch4_window7_224", num_classes=5, img_size=64, embed_dim=12, depths=(1, 2))
+    given: dict[str, Tensor] = {}
+    for name in ("layers.0.blocks.0", "layers.1.downsample", "layers.1.blocks.0", "layers.1.blocks.1"):
+        model.get_submodule(name).register_forward_hook(lambda *args, name=name: given.update({name: args[2]}))
+    backbone, images = TimmBackbone(model.eval()), torch.randn(2, 3, 64, 64)
+    blocks, merged = (backbone(View(images), Needs(every_grid=True, levels=each)) for each in ("blocks", "merged"))
+    names = ("layers.0.blocks.0", "layers.1.blocks.0", "layers.1.blocks.1")
+    for grid_, name in zip(blocks.every, names, strict=True):
+        torch.testing.assert_close(grid_.tokens.permute(0, 2, 3, 1), given[name])
+    for grid_, name in zip(merged.every, ("layers.1.downsample", "layers.1.blocks.1"), strict=True):
+        torch.testing.assert_close(grid_.tokens.permute(0, 2, 3, 1), given[name])
+    assert not any(module._forward_hooks for name, module in model.named_modules() if name not in given)
+
+
+@pytest.mark.parametrize(("name", "count"), [("vit_tiny_patch16_224", 12), ("cvt_13", 13), ("t2t_vit_14", 14)])
+def test_blocks_of_other_networks(name: str, count: int) -> None:
+    with torch.device("meta"):
+        backbone = TimmBackbone(timm.create_model(name, img_size=224))
+        assert len(backbone.shapes(Needs(every_grid=True, levels="blocks")).every) == count
+
+
+def test_levels_that_cannot_be_had_are_refused() -> None:
+    with torch.device("meta"):
+        backbone = TimmBackbone(timm.create_model("resnet10t"))
+        with pytest.raises(VitletError, match=r"shows 5 stages, and no blocks .* Use levels 'stages'"):
+            backbone.shapes(DRLoc(variant="all").needs)
+        assert len(backbone.shapes(DRLoc(variant="all", levels="stages").needs).every) == 5
+    with pytest.raises(VitletError, match="found blocks and merged"):
+        DRLoc(variant="all").needs | DRLoc(variant="all", levels="stages").needs

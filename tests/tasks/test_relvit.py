@@ -19,7 +19,7 @@ from vitlet.tasks.position import Position, cell_index
 from vitlet.tasks.sprel import SpatialRelations, relation_classes
 from vitlet.tasks.task import Task
 from vitlet.tokens.features import Features, Grid, GridShape, Shapes
-from vitlet.tokens.geometry import grid_coords
+from vitlet.tokens.geometry import grid_coords, to_unit_range
 from vitlet.tokens.patch_views import MegaPatches, ShuffledPatches
 from vitlet.tokens.views import PlainView
 
@@ -105,8 +105,8 @@ def truth(name: str, first: list[float], second: list[float], *, same: bool) -> 
         return math.sqrt((row - other_row) ** 2 + (column - other_column) ** 2)
     if same:
         return 0.0
-    row, other_row = row - HEIGHT / 2, other_row - HEIGHT / 2
-    column, other_column = column - WIDTH / 2, other_column - WIDTH / 2
+    row, other_row = row + HEIGHT / 2, other_row + HEIGHT / 2
+    column, other_column = column + WIDTH / 2, other_column + WIDTH / 2
     lengths = math.hypot(row, column) * math.hypot(other_row, other_column)
     return math.degrees(math.acos((row * other_row + column * other_column) / (lengths + 1e-4)))
 
@@ -131,11 +131,21 @@ def test_the_nine_relations() -> None:
     assert relation_classes(grid_coords(3, 3)[None])[0, :, centre].tolist() == list(range(9))
 
 
-def test_angles_of_a_grid_of_two_by_two() -> None:
-    """The vectors start at (1, 1): three tokens lie left and above, the last has no direction and stands square."""
-    angles = pair_angles(grid_coords(2, 2)[None], 2, 2)[0] * 180
-    expected = torch.tensor([[0.0, 45, 45, 90], [45, 0, 90, 90], [45, 90, 0, 90], [90, 90, 90, 0]])
-    torch.testing.assert_close(angles, expected, atol=0.01, rtol=0)
+def test_angles_of_a_grid_of_four_by_four() -> None:
+    """The vectors of the corners are (2, 2), (2, 5), (5, 2) and (5, 5); the widest angle scales to 1."""
+    angles = pair_angles(grid_coords(4, 4)[None], 4, 4)[0] * 180
+    corners = torch.tensor([0, 3, 12, 15])
+    expected = torch.tensor(
+        [
+            [0.0, 23.1995, 23.1995, 0.1812],
+            [23.1995, 0.0, 46.3974, 23.1989],
+            [23.1995, 46.3974, 0.0, 23.1989],
+            [0.1812, 23.1989, 23.1989, 0.0],
+        ]
+    )
+    torch.testing.assert_close(angles[corners][:, corners], expected, atol=0.001, rtol=0)
+    scaled = to_unit_range(angles[None])[0, 0, :4]  # the first row of tokens as seen from its first
+    assert scaled.tolist() == pytest.approx([-1.0, -0.51235, -0.20529, 0.00003], abs=1e-4)
 
 
 @pytest.mark.parametrize(("size", "percent"), [((8, 8), 19.14), ((2, 2), 25.0), ((3, 5), 40 / 3), ((2, 8), 21.875)])

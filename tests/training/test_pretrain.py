@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import timm
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import vitlet
 from builders.runs import VIT, config
@@ -51,7 +51,7 @@ def test_a_flat_folder_will_do(flat: Path, tmp_path: Path) -> None:
     exported = load_file(tmp_path / "run" / "last" / "model.safetensors")
     assert not any(name.startswith("head") for name in exported)
     assert exported["pos_embed"].abs().max() == 0  # off: it would give the answers away
-    assert "positional embedding off" in result.warnings
+    assert "positional embedding off: pos_embed" in result.warnings
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_positions_stay_on_where_patches_are_shuffled(folder: Path, tmp_path: Pa
     shuffled = {"sprel": TaskConfig(1.0, view="shuffle")}
     result = train(config(folder, tmp_path / "run", pretrain=True, tasks=shuffled))
     assert load_file(tmp_path / "run" / "last" / "model.safetensors")["pos_embed"].abs().max() > 0
-    assert "positional embedding off" not in result.warnings
+    assert not any("positional embedding off" in warning for warning in result.warnings)
     insisted = train(config(folder, tmp_path / "insisted", pretrain=True, positions="on"))
     assert any("gives the answers away" in warning for warning in insisted.warnings)
 
@@ -182,7 +182,7 @@ def test_other_networks_are_refused_with_keys_and_shapes(folder: Path, pretraine
         ({**VIT, "depth": 3}, r"blocks\.2\.norm1\.weight is missing"),
         ({**VIT, "embed_dim": 24}, r"blocks\.0\.attn\.proj\.weight is \(36, 36\), needed \(24, 24\)"),
     ]:
-        with pytest.raises(vitlet.VitletError, match=words):
+        with pytest.raises(VitletError, match=words):
             train(config(folder, tmp_path / "run", init=str(pretrained), model_kwargs=kwargs))
     with pytest.raises(vitlet.VitletError, match=r"is unknown|is missing"):
         train(
@@ -271,6 +271,68 @@ def test_positions_of_several_networks() -> None:
     assert vit.pos_embed.abs().max() == 0
     assert not vit.pos_embed.requires_grad
     assert position_names(timm.create_model("resnet10t")) == []
+
+
+WINDOWED = {"img_size": (8, 16), "patch_size": 2, "depths": (1,), "num_heads": (2,), "embed_dim": 16}
+WHOLE = {"img_size": (8, 16), "patch_size": 2, "depth": 1, "num_heads": 2, "embed_dim": 16}
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "window"),
+    [
+        ("swin_tiny_patch4_window7_224", {**WINDOWED, "window_size": 4}, (4, 4)),
+        ("swinv2_tiny_window8_256", {**WINDOWED, "window_size": 4}, (4, 4)),
+        ("swinv2_cr_tiny_224", {**WINDOWED, "window_size": 4, "drop_path_rate": 0.0}, (4, 4)),
+        ("beit_base_patch16_224", WHOLE, (4, 8)),
+        ("vit_relpos_small_patch16_224", WHOLE, (4, 8)),
+        ("vit_srelpos_small_patch16_224", WHOLE, (4, 8)),
+        ("convit_tiny", {**WHOLE, "depth": 2, "local_up_to_layer": 1, "img_size": (16, 16)}, (8, 8)),
+    ],
+)
+def test_without_positions_tokens_may_change_places_in_their_window(
+    name: str, sizes: dict[str, Any], window: tuple[int, int]
+) -> None:
+    """Patches that change places in the same way in every window give the same logits: no table is in use."""
+    model = timm.create_model(name, num_classes=5, **sizes).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.5)
+    (down, right), order = window, torch.randperm(window[0] * window[1])
+    images = torch.randn(2, 3, *sizes["img_size"])
+    cells = images.view(2, 3, -1, down, 2, sizes["img_size"][1] // right // 2, right, 2).permute(0, 1, 2, 5, 4, 7, 3, 6)
+    moved = cells.flatten(6)[..., order].view(cells.shape).permute(0, 1, 2, 6, 4, 3, 7, 5).reshape(images.shape)
+    with torch.no_grad():
+        assert (model(moved) - model(images)).abs().max() > 1e-3
+        done = switch_positions_off(model)
+        torch.testing.assert_close(model(moved), model(images), rtol=1e-3, atol=1e-4)
+    still = {key for key, parameter in model.named_parameters() if not parameter.requires_grad}
+    assert still and any(key in done for key in still)
+    assert all(not parameter.any() for key, parameter in model.named_parameters() if key in still)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("resnet10t", "ResNet has no positional embedding known"),
+        ("cvt_13", "CvT has no positional embedding known"),
+        ("eva02_tiny_patch14_224", "its layer rope is a RotaryEmbeddingCat"),
+        ("twins_svt_small", "its layer pos_block.0 is a PosConv"),
+    ],
+)
+def test_positions_that_cannot_be_switched_off_are_refused(name: str, words: str) -> None:
+    with pytest.raises(VitletError, match=words):
+        switch_positions_off(timm.create_model(name))
+
+
+def test_relative_positions_that_were_off_start_fresh(tmp_path: Path) -> None:
+    sizes = {**WINDOWED, "window_size": 4, "num_classes": 5}
+    model, other = (timm.create_model("swin_tiny_patch4_window7_224", **sizes) for _ in range(2))
+    table = "layers.0.blocks.0.attn.relative_position_bias_table"
+    fresh = other.state_dict()[table].clone()
+    switch_positions_off(model)
+    save_file(model.state_dict(), tmp_path / "off.safetensors")
+    assert table in load_weights(other, tmp_path / "off.safetensors").fresh
+    torch.testing.assert_close(other.state_dict()[table], fresh)
 
 
 def test_loading_reports_what_became_of_each_weight(pretrained: Path) -> None:

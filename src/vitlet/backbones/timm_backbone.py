@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vitlet.backbones.base import Backbone, model_img_size
 from vitlet.backbones.find_attention import Survey, survey
 from vitlet.backbones.find_grid import shape_of
+from vitlet.backbones.levels import as_grid, heard, level_maps
 from vitlet.backbones.tap_attention import EXPLICIT_TOKENS, AttentionTap, listening
 from vitlet.errors import VitletError, first_line
 from vitlet.tokens.features import Features, Grid, Needs, Shapes
@@ -67,7 +68,8 @@ class TimmBackbone(Backbone):
         indices = None if needs.every_grid else 1  # None: all of them; 1: the last one
         found = self._survey(view.images) if needs.attention else None
         taps = self._tapped(found, found.resolve(needs.attention, self.describe())) if found is not None else {}
-        with listening(taps.values()) if taps else nullcontext():
+        levels = needs.levels if needs.every_grid else "shown"
+        with listening(taps.values()) if taps else nullcontext(), heard(model, levels) as outputs:
             final, maps = model.forward_intermediates(view.images, indices=indices, norm=False, output_fmt="NCHW")
         attention = found.read(taps, view) if found is not None else {}
         if self._channels and maps[-1].shape[1] != self._channels:  # timm reads any number of tokens as the whole grid
@@ -76,11 +78,12 @@ class TimmBackbone(Backbone):
                 f" {self._channels}: tokens are missing. Where the model drops them in training, as with timm's"
                 " patch_drop_rate, turn that off: those left have no places."
             )
-        grids = tuple(Grid(tokens, view.coords(*tokens.shape[2:])) for tokens in maps)
+        shown = level_maps(model, levels, outputs, maps)
+        grids = tuple(Grid(tokens, view.coords(*tokens.shape[2:])) for tokens in shown)
         normed = Grid(self._final_grid(final, maps[-1]), grids[-1].coords) if needs.after_norm else None
         return Features(
             images=view.images,
-            last=grids[-1],
+            last=Grid(maps[-1], grids[-1].coords),
             logits=self._logits(final),
             after_norm=normed,
             every=grids if needs.every_grid else (),
@@ -119,16 +122,10 @@ class TimmBackbone(Backbone):
 
     def _final_grid(self, final: Any, last: Tensor) -> Tensor:
         """``final`` has no common layout: read it as the grid that ``last`` is, prefix tokens stripped."""
-        batch, _, height, width = last.shape
-        tokens = height * width
-        if isinstance(final, Tensor):
-            if final.ndim == 3 and final.shape[1] >= tokens:
-                patches = final[:, final.shape[1] - tokens :]
-                return patches.transpose(1, 2).reshape(batch, -1, height, width)
-            if final.ndim == 4 and final.shape[2:] == (height, width):
-                return final
-            if final.ndim == 4 and final.shape[1:3] == (height, width):
-                return final.permute(0, 3, 1, 2)
+        height, width = last.shape[2:]
+        grid = as_grid(final, last)
+        if grid is not None:
+            return grid
         raise VitletError(
             f"{self.describe()} hands its head {shape_of(final)}, which is not its {height}x{width} token grid:"
             " tokens after the final norm cannot be had. Use tap 'before_norm'."

@@ -43,7 +43,7 @@ class ClassifierModel(ModelSettings):
     model: str = MODEL("vit_tiny_patch16_224", "timm model name, see `vitlet models`")
     pretrain: bool = MODEL(False, "learn from the tasks alone, without labels, as `vitlet pretrain` does")
     positions: Literal["auto", "on", "off"] = MODEL(
-        "auto", "positional embedding; auto: off in pre-training whose answers it would give away"
+        "auto", "positional embedding, absolute or relative; auto: off in pre-training whose answers it would give away"
     )
     init: str | None = MODEL(None, "start from the weights of a run, folder or file: all but the classifier")
     freeze: bool = MODEL(False, "with init: train the classifier alone")

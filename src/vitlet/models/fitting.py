@@ -12,7 +12,12 @@ from timm.layers.pos_embed import resample_abs_pos_embed
 from timm.layers.pos_embed_rel import resize_rel_pos_bias_table
 from torch import Tensor, nn
 
-POSITIONS = ("pos_embed", "absolute_pos_embed", "pos_embed_window")
+POSITIONS = (
+    *("pos_embed", "absolute_pos_embed", "pos_embed_window", "position_embedding_table"),
+    *("patch_pos", "pixel_pos"),  # TNT
+    *("pos_embed_0", "pos_embed_1"),  # CrossViT
+    *("pos_embed1", "pos_embed2", "pos_embed3"),  # Visformer
+)
 """What networks call their absolute positional embedding: the one thing about them that no contract covers."""
 
 RELATIVE = "relative_position_bias_table"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,21 @@ from vitlet.errors import VitletError
 from vitlet.models.fitting import POSITIONS, RELATIVE, adapted, resampled
 from vitlet.models.released import under_own_names
 from vitlet.models.weight_files import read_description, read_weights
+
+ROTARY = "rope"
+"""What timm's networks call their rotary positions, which turn queries and keys: zero would erase both."""
+
+UNSWITCHABLE = re.compile(r"^Rotary|RotaryEmbedding|PosConv$|PosEnc$")
+"""Classes of positions that have no table: rotary ones, and convolutions that see the border."""
+
+RELATIVE_POSITIONS = re.compile(
+    r"(^|\.)("
+    r"relative_position_bias_table|attention_biases|rel_pos_[hw]|(height|width)_rel"  # tables
+    r"|(cpb_mlp|meta_mlp|\w*rel_pos\.mlp)\..+"  # tables made by a network from the offsets
+    r"|(pos_proj|pos_embe?d\.token_projection)\.(weight|bias)"  # ConViT; sinusoids of XCiT and EdgeNeXt
+    r")$"
+)
+"""What networks call weights that know offsets; all zero, they are the same for every pair of tokens."""
 
 KEYS_SHOWN = 4
 """Names that a sentence lists before it counts."""
@@ -54,16 +70,38 @@ def _listed(names: Sequence[str], sign: str = ", ") -> str:
 
 def position_names(model: nn.Module) -> list[str]:
     """Names of the absolute positional embeddings of a network, learned or fixed."""
-    names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
-    return [name for name in names if name.rpartition(".")[2] in POSITIONS]
+    return [name for name in _tensors(model) if name.rpartition(".")[2] in POSITIONS and ROTARY not in name.split(".")]
 
 
-def switch_positions_off(model: nn.Module) -> None:
-    """Make the positional embedding zero, and leave it so."""
-    for name in position_names(model):
-        tensor = model.get_parameter(name) if name in dict(model.named_parameters()) else model.get_buffer(name)
-        tensor.requires_grad_(False)
-        tensor.zero_()
+def relative_position_names(model: nn.Module) -> list[str]:
+    """Names of what a network adds to attention scores, or takes them from, by the offset of two tokens alone."""
+    return [name for name in _tensors(model) if RELATIVE_POSITIONS.search(name)]
+
+
+def switch_positions_off(model: nn.Module) -> str:
+    """Make the positional embeddings zero, absolute and relative ones, and leave them so; what was done, in words."""
+    for path, module in model.named_modules():
+        if ROTARY in path.split(".") or UNSWITCHABLE.search(type(module).__name__):
+            raise VitletError(
+                f"the positions of {type(model).__name__} cannot be switched off: its layer {path} is a"
+                f" {type(module).__name__}, which has no table to make zero. Leave out --positions off (in pre-training"
+                " use --positions on), or use another model, such as vit_tiny_patch16_224."
+            )
+    names = [*position_names(model), *relative_position_names(model)]
+    if not names:
+        raise VitletError(
+            f"{type(model).__name__} has no positional embedding known to vitlet, absolute or relative, so there is"
+            " nothing to switch off. Leave out --positions off."
+        )
+    tensors = _tensors(model)
+    for name in names:
+        tensors[name].requires_grad_(False)
+        tensors[name].zero_()
+    return f"positional embedding off: {_listed(names)}"
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return dict((*model.named_parameters(), *model.named_buffers()))
 
 
 def classifier_names(model: nn.Module) -> tuple[str, ...]:
@@ -86,12 +124,18 @@ def load_weights(model: nn.Module, file: Path, *, keep_classifier: bool = False)
     """
     own, description = model.state_dict(), read_description(file)
     positions = [name for name in position_names(model) if name in own]
-    found = {name: one for name, one in read_weights(file).items() if name not in positions or one.any()}
+    read = read_weights(file)
+    relative = [name for name in relative_position_names(model) if name in read]
+    fixed = dict(model.named_buffers())
+    off = {name for name in positions if name in read and (name in fixed or not read[name].any())}
+    off |= set() if any(read[name].any() for name in relative) else set(relative)
+    found = {name: one for name, one in read.items() if name not in off}
     weights = under_own_names(found | _positions(found, positions, model, description), model)
     heads = () if keep_classifier else tuple(f"{head}." for head in classifier_names(model))
     unused = [name for name in weights if name.startswith(heads)]
     taken, problems = _fitted({name: one for name, one in weights.items() if name not in unused}, model)
-    fresh = [name for name in own if name.startswith(heads) or (name in positions and name not in weights)]
+    without = {*positions, *off} - weights.keys()
+    fresh = [name for name in own if name.startswith(heads) or name in without]
     optional = {name for name in own if name.endswith("num_batches_tracked")}  # old files lack these counters
     problems += [f"{name} is missing" for name in own if name not in {*weights, *fresh, *optional}]
     if problems:

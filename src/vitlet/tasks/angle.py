@@ -1,4 +1,4 @@
-"""Angles: how far apart do two tokens stand, as seen from the middle of the image?"""
+"""Angles: how far apart do two tokens stand, as seen from a point off the image's top-left corner?"""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from vitlet.tokens.features import GridShape
 __all__ = ["Angle", "angle_loss", "pair_angles"]
 
 EPSILON = 1e-4
-"""Keeps the angle of a token in the very middle defined, as in the released code."""
+"""Added to the product of the lengths, as in the released code."""
 
 
 def pair_angles(coords: Tensor, height: int, width: int) -> Tensor:
     """Angle between the position vectors of all pairs, in half turns (0 to 1).
 
-    The vectors start at half the rows and half the columns, so half a cell right of and below the middle, as in the
-    released code; a token makes no angle with itself.
+    As in the released code, half the rows and half the columns are added to a token's indices, so that all vectors
+    point into one quadrant; a token makes no angle with itself.
 
     Args:
         coords: ``(B, N, 2)``, or ``(1, N, 2)`` where every image has the same grid of ``height x width``.
@@ -28,7 +28,7 @@ def pair_angles(coords: Tensor, height: int, width: int) -> Tensor:
     Returns:
         ``(B, N, N)`` or ``(1, N, N)``.
     """
-    vectors = coords - coords.new_tensor([height / 2, width / 2])
+    vectors = coords + coords.new_tensor([height / 2, width / 2])
     rows, columns = vectors.unbind(-1)
     product = rows[:, :, None] * rows[:, None] + columns[:, :, None] * columns[:, None]
     length = torch.hypot(rows, columns)

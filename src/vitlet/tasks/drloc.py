@@ -21,7 +21,7 @@ from vitlet.tasks.offset_targets import (
     localization_reg,
 )
 from vitlet.tasks.task import LEARNED_ERROR, Places, Task, TaskResult, chance_verdict
-from vitlet.tokens.features import Features, Grid, GridShape, Needs, Pool, Shapes, pooled_size
+from vitlet.tokens.features import Features, Grid, GridLevels, GridShape, Needs, Pool, Shapes, pooled_size
 from vitlet.tokens.geometry import chance_error, pair_offsets, sample_pairs
 
 __all__ = ["DRLoc", "localization_ce", "localization_l1", "localization_reg"]
@@ -36,13 +36,16 @@ class Choices(NamedTuple):
     extra_linear: bool
     pool: Pool
     schedule: Literal["constant", "ramp"]
+    levels: Literal["blocks", "stages"]
 
 
 CHOICES = {
-    "paper": Choices("fraction", "wide", "log_sigma", False, "2x2", "constant"),
-    "reference": Choices("cells", "tight", "log_variance", True, "3x3/2", "ramp"),
+    "paper": Choices("fraction", "wide", "log_sigma", False, "2x2", "constant", "blocks"),
+    "reference": Choices("cells", "tight", "log_variance", True, "3x3/2", "ramp", "stages"),
 }
 """By preset."""
+GRID_LEVELS: dict[str, GridLevels] = {"blocks": "blocks", "stages": "merged"}
+"""What `Needs` calls the levels of the variant all."""
 
 
 class DRLoc(Task):
@@ -54,13 +57,14 @@ class DRLoc(Task):
 
     Args:
         variant: l1: absolute offsets; signed: signed ones; ce: offsets as classes; reg: a Gaussian over the classes;
-            all: l1 at every block, each with a head of its own.
+            all: l1 at every block or stage, each with a head of its own.
         preset: paper: as published; reference: as the authors' released code has it.
         pairs: pairs of tokens sampled per image (m in the paper).
         hidden: width of the head.
         pool: average the grid before the task: none, 2x2, 3x3/2 (kernel 3, stride 2), or auto: by the preset's
             kernel while both sides stay at 7 or more (14x14 becomes 7x7).
         tap: tokens before or after the final norm.
+        levels: of all: every block of the network, or every stage, after its tokens were merged for the next.
         targets: of l1, signed and all: fraction of the grid's side, or cells.
         classes: of ce and reg, for a side of k cells: wide 2k+1, tight 2k-1, absolute k.
         spread: of reg: the logarithm of sigma or of the variance.
@@ -85,6 +89,7 @@ class DRLoc(Task):
         hidden: int = 512,
         pool: Literal["auto", "none", "2x2", "3x3/2"] = "auto",
         tap: Literal["before_norm", "after_norm"] = "before_norm",
+        levels: Literal["blocks", "stages"] | None = None,
         targets: Literal["fraction", "cells"] | None = None,
         classes: Literal["wide", "tight", "absolute"] | None = None,
         spread: Literal["log_sigma", "log_variance"] | None = None,
@@ -111,7 +116,9 @@ class DRLoc(Task):
         self.pairs, self.hidden, self.pool, self.tap = pairs, hidden, pool, tap
         self.preset_pool = choices.pool
         self.suggested_schedule = choices.schedule
-        self.needs = Needs(after_norm=tap == "after_norm", every_grid=self.every_block)
+        self.needs = Needs(after_norm=tap == "after_norm")
+        if self.every_block:
+            self.needs = Needs(every_grid=True, levels=GRID_LEVELS[levels or choices.levels])
         self.heads = nn.ModuleList()
         self.pools: list[tuple[Pool, ...]] = []
         self.chance_cells = 0.0

@@ -16,6 +16,7 @@ from vitlet.tokens.geometry import grid_coords
 
 Pool = Literal["none", "2x2", "3x3/2"]
 Tap = Literal["before_norm", "after_norm"]
+GridLevels = Literal["shown", "blocks", "merged"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ class Needs:
 
     Attributes:
         after_norm: the last grid as the classifier head receives it, after the final norm.
-        every_grid: the output of every block (or stage, where the network exposes stages).
+        every_grid: the outputs of several levels of the network.
+        levels: which: shown: of the blocks, or of the stages where the network exposes stages; blocks: of every block;
+            merged: of every stage, after its tokens were merged for the next.
         attention: maps of these layers, counted from 0, or from the end if negative; layers without a map over the
             token grid are not counted. A task that cannot know yet which exist asks for all until it is built.
     """
@@ -54,12 +57,20 @@ class Needs:
     after_norm: bool = False
     every_grid: bool = False
     attention: tuple[int, ...] | Literal["all"] = ()
+    levels: GridLevels = "shown"
 
     def __or__(self, other: Needs) -> Needs:
+        levels = {needs.levels for needs in (self, other) if needs.every_grid} or {self.levels}
+        if len(levels) > 1:
+            raise VitletError(
+                f"two tasks read the grids of several levels: found {' and '.join(sorted(levels))}, needed the same for"
+                " both. Give them the same levels, or different views."
+            )
         attention: tuple[int, ...] | Literal["all"] = "all"
         if self.attention != "all" and other.attention != "all":
             attention = tuple(sorted({*self.attention, *other.attention}))
-        return Needs(self.after_norm or other.after_norm, self.every_grid or other.every_grid, attention)
+        after_norm, every_grid = self.after_norm or other.after_norm, self.every_grid or other.every_grid
+        return Needs(after_norm, every_grid, attention, levels.pop())
 
 
 @dataclass(frozen=True)

@@ -86,8 +86,7 @@ def load_first_weights(model: nn.Module, config: RunConfig) -> list[str]:
         freeze_all_but_classifier(model)
         notes.append("only the classifier is trained")
     if config.positions == "off":
-        switch_positions_off(model)
-        notes.append("positional embedding off")
+        notes.append(switch_positions_off(model))
     return notes
 
 
