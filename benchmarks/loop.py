@@ -141,11 +141,11 @@ def ours(data: Path, output: Path, epochs: int, amp: bool, clock: Clock) -> tupl
         workers=0,
         output=str(output),
     )
-    prepared, world = build_job(config), World()
-    order, loader = prepared.batches(world)
-    folder = RunFolder.create(replace(prepared.config, output=str(output)))
-    folder.trackers = open_trackers(prepared.config, folder.path, 0)
-    trainer = Trainer(prepared, (order, Timed(loader, clock)), folder.path, folder, world, "loop")
+    job, world = build_job(config), World()
+    order, loader = job.batches(world)
+    folder = RunFolder.create(replace(job.config, output=str(output)))
+    folder.trackers = open_trackers(job.config, folder.path, 0)
+    trainer = Trainer(job, (order, Timed(loader, clock)), folder.path, folder, world, "loop")
     return trainer, folder
 
 
@@ -170,14 +170,14 @@ def main() -> None:
             clock = Clock()
             epoch = minimal(data, chosen.epochs, amp, clock)
             trainer, folder = ours(data, Path(work) / name, chosen.epochs, amp, clock)
-            save, seconds = trainer._export, []
+            save, seconds = trainer.saver.after_epoch, []
 
-            def timed(better: bool, save: Any = save, seconds: list[float] = seconds) -> None:
+            def timed(save: Any = save, seconds: list[float] = seconds, **what: bool) -> None:
                 start = time.monotonic()
-                save(better)
+                save(**what)
                 seconds.append(time.monotonic() - start)
 
-            trainer._export = timed  # type: ignore[method-assign]
+            trainer.saver.after_epoch = timed  # type: ignore[method-assign]
             theirs_found, ours_found = [], []
             for _ in range(chosen.epochs):
                 theirs_found.append(clock.measure(epoch))

@@ -5,11 +5,15 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import warnings
+from importlib import import_module
+from typing import Any
 
 import pytest
 
 import vitlet
 from builders import ROOT
+from vitlet.moved import MOVED
 from vitlet.tasks.registry import BUILT_IN, PUBLIC_TASKS
 
 sys.path.insert(0, str(ROOT / "docs"))
@@ -46,6 +50,49 @@ PROMISED = [
     "train",
 ]
 
+DOCUMENTED_0_1 = {
+    "attached": ["Attached", "attach"],
+    "backbone": ["LayerBackbone", "TimmBackbone"],
+    "balance": ["GradientNorms", "Uncertainty"],
+    "class_map": ["class_map"],
+    "engine": ["train"],
+    "explain": ["Explainer"],
+    "explain_pictures": ["explain_runs"],
+    "export": ["export_run"],
+    "features": ["Features", "Grid", "GridShape", "Needs", "Shapes"],
+    "patch_augment": ["PatchAugment"],
+    "predict": ["Predictor"],
+    "report.numbers": ["wilson"],
+    "report.page": ["report_runs"],
+    "rotated": ["Rotated"],
+    "runs": ["read_rows"],
+    "schedules": ["Ramp"],
+    "summary": ["plot_curves"],
+    "timm_task": ["TimmTrainingTask"],
+    "view_kinds": ["MegaPatches", "ShuffledPatches"],
+    "views": ["Chain"],
+}
+"""Names in the README, the pages and the examples of version 0.1, by module: of those that have moved."""
+STAYED = {
+    "config": ["RunConfig", "TaskConfig"],
+    "data.images": ["Arrays", "Dataset"],
+    "errors": ["VitletError"],
+    "functional": ["jigsaw_loss"],
+    "models.factory": ["build_model"],
+    "objective": ["Objective", "Outcome", "Term"],
+    "tasks.angle": ["Angle"],
+    "tasks.attention_distance": ["AttentionDistance", "attention_distance_loss"],
+    "tasks.attention_similarity": ["AttentionSimilarity"],
+    "tasks.distance": ["Distance"],
+    "tasks.drloc": ["DRLoc"],
+    "tasks.jigsaw": ["Jigsaw"],
+    "tasks.position": ["Position"],
+    "tasks.rotation": ["Rotation"],
+    "tasks.sprel": ["SpatialRelations"],
+    "tasks.task": ["Task", "TaskResult"],
+    "testing": ["TaskSuite", "token_grid"],
+}
+"""And of those that have not."""
 
 PUBLIC = sorted({*PROMISED, *PUBLIC_TASKS})
 PAGE = hooks.filled((ROOT / "docs" / "api.md").read_text(encoding="utf-8"))
@@ -65,11 +112,15 @@ def test_public_names_are_there_and_documented(name: str) -> None:
 
 
 def test_what_the_page_lists_is_there() -> None:
-    from importlib import import_module
-
+    """With arguments described one by one under their own names: else the site is not built."""
     for path in re.findall(r"^::: ([\w.]+)$", PAGE, re.MULTILINE):
         module, _, name = path.rpartition(".")
-        assert inspect.getdoc(getattr(import_module(module), name)), path
+        found = getattr(import_module(module), name)
+        text = inspect.getdoc(found)
+        assert text, path
+        section = text.partition("\nArgs:\n")[2].partition("\n\n")[0]
+        for described in re.findall(r"^    (\w[^:\n]*): ", section, re.MULTILINE):
+            assert described in inspect.signature(found).parameters, f"{path}: {described}"
 
 
 def test_every_function_is_on_the_page() -> None:
@@ -98,3 +149,42 @@ def test_the_version_is_semantic_and_in_the_changelog() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+|rc\d+)?", vitlet.__version__)
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert newest is not None and newest.group(1) == vitlet.__version__
+
+
+@pytest.mark.parametrize("old", sorted(MOVED))
+def test_old_modules_lead_to_the_new_ones(old: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("report", old):
+        monkeypatch.delitem(sys.modules, f"vitlet.{name}", raising=False)
+    with pytest.warns(DeprecationWarning) as told:
+        module = import_module(f"vitlet.{old}")
+    sentence = f"vitlet.{old} is now vitlet.{MOVED[old]}"
+    assert [str(each.message) for each in told].count(sentence) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert import_module(f"vitlet.{old}") is module
+    home = import_module(f"vitlet.{MOVED[old]}")
+    public = {name for name in vars(home) if not name.startswith("__")}
+    assert all(getattr(module, name) is getattr(home, name) for name in public)
+
+
+@pytest.mark.filterwarnings("ignore:vitlet:DeprecationWarning")
+def test_every_documented_path_of_0_1_is_kept() -> None:
+    assert DOCUMENTED_0_1.keys() == MOVED.keys() - {"report"}  # the package of two of them
+    for module, names in (DOCUMENTED_0_1 | STAYED).items():
+        for name in names:
+            found = getattr(import_module(f"vitlet.{module}"), name)
+            assert getattr(import_module(found.__module__), name) is found
+
+
+def test_imports_are_written_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The warning names the line of the caller, and so Python shows it."""
+    for name in ("features", "views", "report", "report.page"):
+        monkeypatch.delitem(sys.modules, f"vitlet.{name}", raising=False)
+        monkeypatch.delattr(vitlet, name, raising=False)
+    lines = ["import vitlet.features", "from vitlet import views", "from vitlet.report.page import report_runs"]
+    found: dict[str, Any] = {}
+    with pytest.warns(DeprecationWarning) as told:
+        exec(compile("\n".join(lines), "theirs.py", "exec"), found)
+    assert found["vitlet"].features.Features is vitlet.tokens.features.Features
+    assert found["views"].Chain is vitlet.Chain
+    assert [(each.filename, each.lineno) for each in told] == [("theirs.py", line) for line in (1, 2, 3, 3)]

@@ -32,7 +32,7 @@ MOVED = {
     "rotated": "tokens.rotated",
     "runs": "training.run_folder",
     "schedules": "objective.schedules",
-    "summary": "cli.summary",
+    "summary": "pictures",
     "timm_task": "objective.timm_task",
     "view_kinds": "tokens.patch_views",
     "views": "tokens.views",

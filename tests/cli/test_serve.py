@@ -160,6 +160,8 @@ def test_what_is_refused(server: Server, image: Path) -> None:
     head = f"HEAD /healthz HTTP/1.1\r\nHost: {here}\r\n\r\n".encode()
     last = f"GET {{}} HTTP/1.1\r\nHost: {here}\r\nConnection: close\r\n\r\n"
     assert raw(server, last.format("http://[").encode()).startswith(b"HTTP/1.1 400")
+    twice = f"GET / HTTP/1.1\r\nHost: {here}\r\nHost: {here}\r\n\r\n"
+    assert raw(server, twice.encode()).startswith(b"HTTP/1.1 400")
     answers = raw(server, head + last.format("/healthz").encode()).split(b"\r\n\r\n")  # an answer to HEAD has no body
     assert [answer.split(b"\r\n")[0][:12] for answer in answers[:2]] == [b"HTTP/1.1 405", b"HTTP/1.1 200"]
     assert b"Allow: GET" in answers[0]

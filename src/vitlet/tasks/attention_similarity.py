@@ -33,7 +33,8 @@ def gram_matrices(images: Tensor, height: int, width: int, region: int = 1) -> T
 
     Args:
         images: ``(B, C, height, width)`` of pixels.
-        height, width: H and W, the token grid.
+        height: H, rows of the token grid.
+        width: W, its columns.
         region: tokens along the side of a region; all tokens of a region get its matrix.
     """
     with torch.autocast(images.device.type, enabled=False):

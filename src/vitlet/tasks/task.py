@@ -100,7 +100,8 @@ def chance_verdict(
 
 def ask(task: nn.Module, features: Features) -> TaskResult:
     """A task's answer; outside autocast its heads get tokens in their own precision, whatever the network is in."""
-    head = next(task.parameters(), None)
-    if head is not None and not torch.is_autocast_enabled(features.last.tokens.device.type):
+    head, device = next(task.parameters(), None), features.last.tokens.device.type
+    casting = device != "meta" and torch.is_autocast_enabled(device)  # the meta device knows no autocast
+    if head is not None and not casting:
         features = features.in_precision(head.dtype)
     return task(features)  # type: ignore[no-any-return]

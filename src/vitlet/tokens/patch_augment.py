@@ -29,7 +29,8 @@ class PatchAugment:
 
     Args:
         patch: side of a patch in pixels.
-        mean, std: what the images were normalised with, per channel.
+        mean: what the images were normalised with, per channel.
+        std: as `mean`.
         crop: a patch is cropped to its side divided by this, and resized back.
         jitter: brightness, contrast and saturation change by a factor of up to 1 plus or minus these, hue by up to
             the last, as a share of its circle.
