@@ -129,6 +129,10 @@ class Job(ABC):
         """The numbers of the validation images; all processes call this, each has a share of the images."""
 
     @abstractmethod
+    def validation_batches(self, world: World) -> int:
+        """How often `validate` calls ``between``."""
+
+    @abstractmethod
     def test(self, world: World) -> Any:
         """The `SCORES` of the test images."""
 

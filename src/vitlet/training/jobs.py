@@ -172,6 +172,9 @@ class ImageJob(Job):
             self._loaders["val"] = self.evaluation_loader(self.dataset.val, world)
         return self._loaders["val"]
 
+    def validation_batches(self, world: World) -> int:
+        return int(world.largest([len(self.validation_loader(world))])[0])
+
     def evaluation_loader(self, images: ImageSet, world: World) -> Any:
         """This process's share of these images, as evaluation sees them."""
         dataset = EvaluationSet(images, self.preprocess, channels=self.config.in_chans)

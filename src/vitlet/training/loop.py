@@ -222,7 +222,7 @@ class Trainer:
         batches = iter(self.loader) if state.step < steps else iter(())
         while state.step < steps:
             stop, due = self._step(batches)
-            self.reporter.step()
+            self.reporter.step(state.means.loss)
             if stop:
                 raise InterruptedRunError
             if due:
@@ -305,11 +305,13 @@ class Trainer:
         state = self.state
         state.module.eval()
         self.world.share(state.objective.buffers())
-        with state.averaged():
+        with state.averaged(), self.reporter.validation(self.job.validation_batches(self.world)):
             found = self.job.validate(self.world, self._stop_if_asked, state.epoch + 1)
         return {f"val/{name}": value for name, value in found.items()}
 
     def _stop_if_asked(self) -> None:
+        """Between two batches of a validation."""
+        self.reporter.validated()
         if self.world.largest([self.interrupts.pending()])[0]:
             raise InterruptedRunError
 

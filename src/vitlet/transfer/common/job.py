@@ -137,6 +137,10 @@ class TransferJob(Job):
         with self.autocast():
             return self.predictor.measure(self.splits["val"], world, between).to_dict()
 
+    def validation_batches(self, world: World) -> int:
+        """Images, as each goes through the model by itself."""
+        return -(-len(self.splits["val"].images) // world.size)
+
     def test(self, world: World) -> Measured:
         """The numbers of the test images."""
         with self.autocast():
