@@ -55,6 +55,8 @@ def print_measured(result: RunResult[Any]) -> None:
 
 def _print_end(result: RunResult[Any]) -> None:
     """The data, the warnings and the place of a run."""
+    if result.verdict:
+        say(result.verdict)
     say(f"data: {result.note}")
     for warning in result.warnings:
         say(f"note: {warning}")

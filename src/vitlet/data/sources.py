@@ -87,7 +87,7 @@ def load_dataset(request: Request) -> Dataset:
     train = keep(train, fraction=request.fraction, per_class=request.per_class, seed=request.seed)
     if len(train) < full:
         notes.append(f"training images used: {len(train)} of {full}")
-    return replace(dataset, train=train, val=val, note="; ".join(notes))
+    return replace(dataset, train=train, val=val, note="; ".join(notes) or "its splits as given")
 
 
 def load_unlabelled(request: Request) -> Dataset:

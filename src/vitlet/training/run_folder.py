@@ -44,8 +44,13 @@ class RunFolder:
         self.trackers: list[Tracker] = []
 
     @staticmethod
-    def create(config: BaseConfig) -> RunFolder:
-        """A new folder, or an emptied one if the user asked for that; resolved settings written first."""
+    def create(config: BaseConfig, choices: Sequence[str] = ()) -> RunFolder:
+        """A new folder, or an emptied one if the user asked for that; resolved settings written first.
+
+        Args:
+            config: the settings.
+            choices: sentences on what was chosen for the user, written above them.
+        """
         path = Path(config.output) if config.output else next_free(Path("runs"), config)
         path = path if path.name else path.absolute()
         if path.exists() and not path.is_dir():
@@ -68,7 +73,7 @@ class RunFolder:
             path.rename(aside)  # in one step: a folder that is half deleted would not be known as a run
             shutil.rmtree(aside)
         path.mkdir(parents=True, exist_ok=True)
-        run.write_text("config.yaml", config.dump())
+        run.write_text("config.yaml", "".join(f"# {line}\n" for line in choices) + config.dump())
         return run
 
     @staticmethod
