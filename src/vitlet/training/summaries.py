@@ -28,7 +28,7 @@ def opening_lines(job: Job, order: Batches, processes: int) -> list[str]:
     return [
         learned_from(job) + (f", {held} images" if held else ""),
         f"{config.network} with {parameters / 1e6:.{2 if parameters < 1e6 else 1}f} M parameters{pixels}",
-        f"{config.epochs} epochs of {order.steps} steps, {size} images a step{shared if order.parts > 1 else ''},"
+        f"{config.epochs} epoch{'s' * (config.epochs != 1)} of {order.steps} steps, {size} images a step{shared if order.parts > 1 else ''},"
         f" {config.learning_rate_rule}",
         f"tasks: {job.chosen_tasks or tasks}",
     ]
