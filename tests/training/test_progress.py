@@ -7,7 +7,9 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from rich.console import Console
 
 from builders.digits import write_digits
@@ -15,6 +17,7 @@ from builders.runs import QUICK, config
 from vitlet.cli import main
 from vitlet.data.scan.quick import quick_findings
 from vitlet.data.sources import Request, load_dataset
+from vitlet.pictures import plot_curves
 from vitlet.training import progress
 from vitlet.training.evaluate import Scores
 from vitlet.training.loop import train
@@ -141,3 +144,14 @@ def test_a_verdict_knows_chance_and_what_to_try(tmp_path: Path) -> None:
     assert "trained weights" not in verdict(80.0, pretrained=True)
     assert "a larger model" in verdict(80.0, images=10_000)
     assert verdict(97.0).endswith("+37.0 points.")
+
+
+@pytest.mark.parametrize("epochs", [1, 100])
+def test_the_curves_of_one_epoch_can_be_seen(epochs: int, tmp_path: Path) -> None:
+    rows = [{"epoch": number, "train/loss": 1.0} for number in range(1, epochs + 1)]
+    plot_curves({"run": rows}, tmp_path / "curves.png", metrics={"train/loss": "training loss"})
+    pixels = np.asarray(Image.open(tmp_path / "curves.png").convert("RGB")).astype(int)
+    height, width = pixels.shape[:2]
+    middle = pixels[height // 8 : -height // 8, width // 8 : width * 3 // 4]  # without the legend
+    blue = np.abs(middle - [31, 119, 180]).sum(-1) < 30
+    assert blue.any(0).sum() >= (width // 2 if epochs > 1 else 5)

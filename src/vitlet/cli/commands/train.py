@@ -56,10 +56,8 @@ def _of_first_run(run: Path, given: dict[str, Any]) -> dict[str, Any]:
     first = RunConfig.read(run / "config.yaml") if (run / "config.yaml").is_file() else {}
     if "job" in first or given.get("model", first.get("model")) != first.get("model"):
         return given
-    taken: dict[str, Any] = {
-        key: first[key] for key in ("model", "model_kwargs", "img_size", "in_chans") if key in first
-    }
-    taken = {key: value for key, value in taken.items() if key not in given}
+    keys = {"model", "model_kwargs", "img_size", "in_chans"} - given.keys()
+    taken = {key: value for key, value in first.items() if key in keys}
     if taken and this_process().first and (this_process().launched or given.get("nproc") is None):
         print(f"taken from {run}: {', '.join(f'{key} {value}' for key, value in taken.items())}")
     return {**taken, **given}
