@@ -143,6 +143,8 @@ def test_every_task_has_one_card() -> None:
 def test_nothing_else_hides_behind_an_attribute() -> None:
     with pytest.raises(AttributeError, match="module 'vitlet' has no attribute 'attatch'"):
         _ = vitlet.attatch
+    with pytest.raises(AttributeError, match=r"has no attribute 'Drloc'\. Did you mean 'DRLoc'\?"):
+        _ = vitlet.Drloc
 
 
 def test_the_version_is_semantic_and_in_the_changelog() -> None:

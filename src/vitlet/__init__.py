@@ -44,7 +44,9 @@ __all__ = ["__version__", *sorted(_HOME)]
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'vitlet' has no attribute {name!r}")
+        from vitlet.errors import nearest
+
+        raise AttributeError(f"module 'vitlet' has no attribute {name!r}.{nearest(name, _HOME, 1)}")
     home = _HOME[name]
     return import_module(f"vitlet.{name}") if home == "vitlet" else getattr(import_module(home), name)
 

@@ -15,6 +15,7 @@ from PIL import Image
 from builders.digits import write_digits
 from builders.runs import QUICK
 from vitlet.cli import main
+from vitlet.training.run_folder import read_config
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,9 @@ from vitlet.cli import main
         (["train", "--task", "drlok=1"], 2, "stderr", "unknown task 'drlok'. Did you mean 'drloc'"),
         (["train", "--task", "drloc=-1"], 2, "stderr", "it needs to be 0 or more"),
         (["tarin"], 2, "stderr", "Did you mean 'train'"),
+        (["train", "cifar11"], 2, "stderr", "Did you mean 'cifar10'"),
+        (["train", "--recipe", "drloc_table4/cifar10/swin_t/drloc"], 2, "stderr", "found no cifar10 in data"),
+        (["train", "digits", "--init", "absent"], 2, "stderr", "no such run folder or file of weights: absent"),
     ],
 )
 def test_answers_at_once_without_torch(words: list[str], code: int, stream: str, expected: str, tmp_path: Path) -> None:
@@ -188,6 +192,45 @@ def test_bad_runs(
     assert main(words) == 2
     assert sentence in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_path_with_spaces_that_was_not_quoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my photos").mkdir()
+    for command in ("train", "scan"):
+        assert main([command, "my", "photos"]) == 2
+        assert "A path with spaces needs quotes: 'my photos'." in capsys.readouterr().err
+
+
+def test_a_scan_suggests_a_command_that_can_be_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_digits(tmp_path / "my digits")
+    assert main(["scan", str(data), "-j", "0"]) == 0
+    assert f"suggestion: vitlet train '{data}' --model" in capsys.readouterr().out
+
+
+def test_init_takes_the_model_of_the_run_but_not_over_flags(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    quick = ["--epochs", "1", "-b", "8", "--device", "cpu", "--task", "none"]
+    assert main(["train", str(folder), *QUICK, "--in-chans", "1", "--output", str(first)]) == 0
+    capsys.readouterr()
+    assert main(["train", str(folder), *quick, "--init", str(first), "--output", str(second)]) == 0
+    out = capsys.readouterr().out
+    assert f"taken from {first}: model vit_tiny_patch16_224, model_kwargs " in out
+    ours, theirs = read_config(second), read_config(first)
+    for name in ("model", "model_kwargs", "img_size", "in_chans"):
+        assert getattr(ours, name) == getattr(theirs, name)
+    words = [*quick, "--init", str(first), "--overwrite", "--output", str(second), "--img-size", "24"]
+    assert main(["train", str(folder), *words]) == 0
+    assert read_config(second).img_size == (24, 24)
+    assert read_config(second).in_chans == 1
+    capsys.readouterr()
+    other = ["--model", "resnet10t", "--img-size", "32"]  # another model has nothing of it
+    assert main(["train", str(folder), *quick, "--init", str(first), *other, "--output", str(tmp_path / "o")]) == 2
+    assert "taken from" not in capsys.readouterr().out
 
 
 def test_bad_uses_of_a_good_run(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

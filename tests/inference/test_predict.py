@@ -15,6 +15,9 @@ import torch
 import torch.nn.functional as F
 
 from builders.digits import write_digits
+from vitlet.analysis.explain import Explainer
+from vitlet.analysis.report.predictions import examine
+from vitlet.analysis.report.record import read_run
 from vitlet.cli import main
 from vitlet.cli.answer_writers import as_csv, inert
 from vitlet.cli.image_list import image_files
@@ -24,6 +27,8 @@ from vitlet.errors import VitletError
 from vitlet.inference.calibrate import calibrate, fit_temperature
 from vitlet.inference.ensemble import Answer, Ensemble, views
 from vitlet.inference.predict import Predictor
+from vitlet.training.files import checksum
+from vitlet.training.run_folder import run_weights
 
 
 @pytest.fixture
@@ -280,6 +285,24 @@ def test_a_table_names_the_images_beside_it(folder: Path, tmp_path: Path, capsys
     assert "no such image file" in capsys.readouterr().err  # beside the list there are none
     assert main(["evaluate", str(tmp_path / "run"), str(table), "--data-dir", str(folder)]) == 0
     assert "24 images" in capsys.readouterr().out
+
+
+def test_explanations_and_reports_are_calibrated_too(small_runs: list[Path], image: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(small_runs[0], run)
+    plain = Explainer.load(run, device="cpu").file(image).guess
+    written = {"temperature": 3.0, "weights_sha256": checksum(run_weights(run))}
+    (run / "calibration.json").write_text(json.dumps(written), encoding="utf-8")
+    predicted = Predictor.load(run, device="cpu").predict([image])[0]["classes"][0]
+    explained = Explainer.load(run, device="cpu").file(image).guess
+    assert plain is not None and explained is not None
+    assert explained == (predicted["class"], pytest.approx(predicted["probability"], abs=1e-5))
+    assert explained[1] < plain[1]
+    found = examine(read_run(run, "run"), 0, most=100, device="cpu")
+    assert found.predictions is not None
+    place = [found.predictions.images.name(index) for index in found.predictions.indices].index(str(image))
+    assert found.predictions.confidence[place] == pytest.approx(predicted["probability"], abs=1e-5)
+    assert "Probabilities are calibrated: logits are divided by 3.000" in found.left_out[0]
 
 
 def test_calibration_is_not_measured_on_what_it_was_fitted_on(

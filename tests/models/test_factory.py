@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,27 @@ def test_pretrained_stems_are_adapted(in_chans: int, tmp_path: Path) -> None:
         assert torch.allclose(stem, original.sum(1, keepdim=True), atol=1e-6)
     elif in_chans == 5:
         assert torch.allclose(stem[:, 3:], original[:, :2] * 3 / 5, atol=1e-6)
+
+
+def test_pretrained_weights_without_a_network_are_one_message(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from huggingface_hub import constants
+
+    def unknown(*place: object) -> None:
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr("vitlet.models.factory.socket.getaddrinfo", unknown)
+    monkeypatch.setattr("vitlet.models.factory.getproxies", dict)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    before, offline = time.monotonic(), constants.HF_HUB_OFFLINE
+    with pytest.raises(VitletError, match=r"of resnet10t could not be downloaded \(.*--init FILE") as problem:
+        build_model("resnet10t", num_classes=4, pretrained=True)
+    assert "in_chans" not in str(problem.value)
+    assert time.monotonic() - before < 20  # no retries
+    assert offline == constants.HF_HUB_OFFLINE
+    found = capfd.readouterr()
+    assert "Retry" not in found.err + found.out
 
 
 def test_pretrained_weights_that_cannot_be_fetched() -> None:

@@ -551,6 +551,31 @@ def test_other_libraries(kind: str) -> None:
     assert traces(model) == before
 
 
+@pytest.mark.parametrize("tasks", ["drloc", ["drloc"], [vitlet.DRLoc], None, [None]])
+def test_what_is_no_task_is_named(tasks: Any) -> None:
+    model = timm.create_model("vit_tiny_patch16_224", depth=1, embed_dim=12, num_heads=1, img_size=32)
+    with pytest.raises(vitlet.VitletError, match=r"found .*, needed a task such as vitlet\.DRLoc\(\)"):
+        vitlet.attach(model, tasks)
+    with pytest.raises(vitlet.VitletError, match=r"found .*, needed a task such as vitlet\.DRLoc\(\)"):
+        vitlet.Objective(vitlet.TimmBackbone(model), tasks)
+
+
+def test_one_task_needs_no_list() -> None:
+    model = timm.create_model("vit_tiny_patch16_224", depth=1, embed_dim=12, num_heads=1, img_size=32)
+    with vitlet.attach(model, vitlet.DRLoc(hidden=8)) as attached:
+        assert [term.weight for term in attached.terms] == [vitlet.DRLoc.suggested_weight]
+    assert len(vitlet.Objective(vitlet.TimmBackbone(model), vitlet.DRLoc(hidden=8)).terms) == 1
+
+
+@pytest.mark.parametrize("size", ["32", 0, -32, (32,), (32, 32, 32), 32.5, (32, 0), 30])
+def test_a_wrong_image_size_is_named(size: Any) -> None:
+    model = timm.create_model("vit_tiny_patch16_224", depth=1, embed_dim=12, num_heads=1, img_size=32)
+    before = traces(model)
+    with pytest.raises(vitlet.VitletError, match=r"img_size is .*; needed is a side|cannot take"):
+        vitlet.attach(model, vitlet.DRLoc(), img_size=size)
+    assert traces(model) == before
+
+
 DISTRIBUTED = """
 import os, sys, torch, torch.distributed as dist
 from torch import nn

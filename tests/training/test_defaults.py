@@ -41,28 +41,32 @@ KNOWN = (
 def test_the_surest_gain_that_fits_is_chosen(folder: Path) -> None:
     config = RunConfig(data=str(folder), model="vit_tiny_patch16_224")
     dataset = load_dataset(data_request(config))
-    chosen, why = choose_tasks(config, dataset, KNOWN)
+    chosen, brief, why = choose_tasks(config, dataset, KNOWN)
     assert chosen.tasks == SMALL
     assert "gained 2.00 ± 0.50 (digits), 9.00 ± 0.50 (others) points over labels only with 10 to 100 images" in why
     assert "studies/one" in why
     assert "--task none" in why
-    none, why = choose_tasks(RunConfig(data=str(folder), model="resnet18"), dataset, KNOWN)
+    assert brief == "chosen: drloc (weight 0.25), 2.0 to 9.0 points gained in studies/one; or --task none"
+    none, brief, why = choose_tasks(RunConfig(data=str(folder), model="resnet18"), dataset, KNOWN)
     assert not none.tasks
     assert "no gain has been measured" in why
+    assert brief == "none (no gain measured for resnet18 and 21 training images; try --task drloc)"
 
 
 def test_nothing_is_chosen_that_was_not_measured_or_cannot_be_had(folder: Path) -> None:
     vit = RunConfig(data=str(folder), model="vit_tiny_patch16_224")
     dataset = load_dataset(data_request(vit))
     for trained in (replace(vit, init="weights.safetensors"), replace(vit, pretrained=True)):
-        config, why = choose_tasks(trained, dataset, KNOWN)
+        config, brief, why = choose_tasks(trained, dataset, KNOWN)
         assert not config.tasks
         assert "a start from trained weights" in why
-    config, why = choose_tasks(replace(vit, img_size=(16, 16)), dataset, KNOWN)
+        assert brief == "none (no gain measured from trained weights)"
+    config, brief, why = choose_tasks(replace(vit, img_size=(16, 16)), dataset, KNOWN)
     assert not config.tasks
     assert "drloc (weight 0.25) would be, but" in why
     assert "1x1" in why
-    config, why = choose_tasks(replace(vit, img_size=(224, 320)), dataset, KNOWN)
+    assert brief.startswith("none (drloc (weight 0.25) would be, but")
+    config, brief, why = choose_tasks(replace(vit, img_size=(224, 320)), dataset, KNOWN)
     assert not config.tasks
     assert "a grid of 14x20 tokens, and they are chosen up to 256 tokens" in why
     with pytest.raises(VitletError, match="vit_tiny_patch16_22"):  # no reason to train without a task
@@ -112,6 +116,8 @@ def test_the_command_chooses_says_so_and_can_be_told_not_to(
     assert main(["train", str(folder), *run]) == 0
     assert "chosen: drloc (weight 0.25)" in capsys.readouterr().out
     assert read_config(tmp_path / "run").tasks == SMALL
+    settings = (tmp_path / "run" / "config.yaml").read_text(encoding="utf-8")
+    assert settings.startswith("# no task was named; chosen: drloc (weight 0.25), which gained 2.00 ± 0.50 (digits)")
     assert main(["train", str(folder), *run, "--task", "none"]) == 0
     assert "chosen" not in capsys.readouterr().out
     assert not read_config(tmp_path / "run").tasks

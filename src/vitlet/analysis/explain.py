@@ -71,6 +71,7 @@ class Explainer:
         in_chans: channels of its images.
         locator: of the same run.
         no_locator: why there is none.
+        temperature: that its logits are divided by, as `vitlet calibrate` found it.
     """
 
     model: nn.Module
@@ -79,12 +80,14 @@ class Explainer:
     in_chans: int = 3
     locator: Locator | None = None
     no_locator: str = ""
+    temperature: float = 1.0
 
     @staticmethod
     def of(predictor: Predictor, run: Path) -> Explainer:
         """From a predictor, and the heads in its run's folder."""
         heads = _locator(run, str(predictor.device))
-        return Explainer(predictor.model, predictor.preprocess, predictor.classes, predictor.config.in_chans, *heads)
+        own = predictor.model, predictor.preprocess, predictor.classes, predictor.config.in_chans
+        return Explainer(*own, *heads, temperature=predictor.temperature)
 
     @staticmethod
     def load(run: Path, *, device: str = "auto") -> Explainer:
@@ -145,8 +148,12 @@ class Explainer:
         except VitletError as problem:
             left_out.append(f"class map: {problem}")
             return None, None
-        probability, label = found.logits[0].float().softmax(-1).max(-1)
+        probability, label = self.probabilities(found.logits[0]).max(-1)
         return found.evidence[0].cpu(), (self.classes[int(label)], float(probability))
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Of the classes, calibrated where the run is."""
+        return (logits.float() / self.temperature).softmax(-1)
 
     def file(self, path: Path) -> Explanation:
         """Explain one image file."""

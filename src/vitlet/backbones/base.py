@@ -32,7 +32,13 @@ class Backbone(nn.Module):
     def __init__(self, model: nn.Module, *, img_size: int | tuple[int, int], in_chans: int) -> None:
         super().__init__()
         self.model = model
-        self.img_size = (img_size, img_size) if isinstance(img_size, int) else img_size
+        sides = (img_size, img_size) if isinstance(img_size, int) else img_size
+        if not isinstance(sides, (tuple, list)) or len(sides) != 2 or not all(_is_side(side) for side in sides):
+            raise VitletError(
+                f"img_size is {img_size!r}; needed is a side in pixels, or (height, width), such as img_size=224 or"
+                " img_size=(64, 96)."
+            )
+        self.img_size = (int(sides[0]), int(sides[1]))
         self.in_chans = in_chans
 
     @abstractmethod
@@ -95,6 +101,10 @@ class Backbone(nn.Module):
         """The network's name in sentences."""
         config = getattr(self.model, "pretrained_cfg", None) or {}
         return str(config.get("architecture") or type(self.model).__name__)
+
+
+def _is_side(value: object) -> bool:
+    return isinstance(value, int) and value > 0
 
 
 def model_img_size(model: nn.Module) -> tuple[int, int]:

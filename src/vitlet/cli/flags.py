@@ -6,9 +6,11 @@ No torch here: ``--help`` and a mistyped flag answer at once.
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from dataclasses import MISSING
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 import yaml
@@ -54,8 +56,15 @@ class Parser(argparse.ArgumentParser):
             if flag.startswith("-"):
                 known = [name for action in self._actions for name in action.option_strings]
                 raise VitletError(f"unknown flag {flag}.{nearest(flag, known)} See `{self.prog} --help`.")
-            raise VitletError(f"unexpected argument {flag!r}. See `{self.prog} --help`.")
+            raise VitletError(f"unexpected argument {flag!r}.{_spaced(arguments)} See `{self.prog} --help`.")
         return namespace
+
+
+def _spaced(words: Sequence[str]) -> str:
+    """A hint where words next to each other are a path that has spaces."""
+    parts = (" ".join(words[start:end]) for start in range(len(words)) for end in range(start + 2, len(words) + 1))
+    path = next((part for part in parts if Path(part).exists()), None)
+    return f" A path with spaces needs quotes: {shlex.quote(path)}." if path else ""
 
 
 def add_run_flags(parser: Parser, kind: type[BaseConfig] = RunConfig) -> None:

@@ -55,6 +55,8 @@ def print_measured(result: RunResult[Any]) -> None:
 
 def _print_end(result: RunResult[Any]) -> None:
     """The data, the warnings and the place of a run."""
+    if result.verdict:
+        say(result.verdict)
     say(f"data: {result.note}")
     for warning in result.warnings:
         say(f"note: {warning}")
@@ -138,7 +140,9 @@ def print_small_models(models: Sequence[SmallModel], measured: str) -> None:
     say(f"images/s: of a training step, 32 images, one thread ({measured})" if measured else "images/s: not measured")
 
 
-def print_scan(dataset: Dataset, *, channels: int, workers: int | None, picture: Path | None, as_json: bool) -> None:
+def print_scan(
+    dataset: Dataset, *, data: str, channels: int, workers: int | None, picture: Path | None, as_json: bool
+) -> None:
     """Scan with a progress bar on a terminal; then the findings, as lines or JSON."""
     from vitlet.data.scan.contact_sheet import picture_grid
     from vitlet.data.scan.findings import scan_lines
@@ -148,6 +152,7 @@ def print_scan(dataset: Dataset, *, channels: int, workers: int | None, picture:
         line = bar.add_task("reading images", total=None)
         report = scan_dataset(
             dataset,
+            data=data,
             channels=channels,
             workers=workers,
             progress=lambda done, total: bar.update(line, completed=done, total=total),

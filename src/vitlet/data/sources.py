@@ -13,7 +13,7 @@ from vitlet.data.archives import ArchiveTree
 from vitlet.data.decode import describe_others
 from vitlet.data.hub import is_saved_dataset, read_hub
 from vitlet.data.images import Arrays, Dataset, ImageSet, Joined, Standing
-from vitlet.data.named import OFFICIAL, load_named
+from vitlet.data.named import OFFICIAL, load_named, require_data
 from vitlet.data.shards import is_shards, read_shards
 from vitlet.data.splits import fold, hold_out, keep, pick_classes
 from vitlet.data.tables import read_numpy, read_table
@@ -88,7 +88,7 @@ def load_dataset(request: Request) -> Dataset:
     train = keep(train, fraction=request.fraction, per_class=request.per_class, seed=request.seed)
     if len(train) < full:
         notes.append(f"training images used: {len(train)} of {full}")
-    return replace(dataset, train=train, val=val, note="; ".join(notes))
+    return replace(dataset, train=train, val=val, note="; ".join(notes) or "its splits as given")
 
 
 def load_unlabelled(request: Request) -> Dataset:
@@ -168,11 +168,7 @@ def _open(request: Request, fewest_classes: int = 2) -> tuple[Dataset, dict[str,
         root = Path(request.data_dir or "data")
         class_list = Path(request.class_list) if request.class_list else None
         return load_named(data, root, download=request.download, class_list=class_list, partial=request.partial), {}
-    if not path.exists():
-        raise VitletError(
-            f"no such folder: {data}. DATA is a folder with one sub-folder of images per class, a zip or tar of that,"
-            f" a CSV or Parquet table, an .npz file, or the name of a dataset.{nearest(data, [*OFFICIAL, 'digits'])}"
-        )
+    require_data(data, request.data_dir, download=request.download)
     if (tree := _tree(data)) is not None:
         return read_tree(tree, fewest_classes=fewest_classes), {}
     if path.is_dir():

@@ -50,7 +50,7 @@ def tune(
     if dataset.val is None:
         raise VitletError("there are no validation images to tune on; leave --val-fraction above 0.")
     if open_tasks:
-        config, why = choose_tasks(config, dataset)
+        config, _, why = choose_tasks(config, dataset)
         say(why)
     _claim(folder, config)
     study, ranges = _open_study(optuna, folder, config.seed), _ranges(config)

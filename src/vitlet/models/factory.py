@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import timm
 from timm.layers.drop import DropPath
@@ -52,14 +57,20 @@ def build_model(
     if isinstance(pretrained, Path):
         weights["pretrained_cfg_overlay"] = {"file": str(pretrained), "source": "file"}
     try:
-        try:
-            model = timm.create_model(name, **weights, **arguments)
-        except TypeError as problem:
-            if "'img_size'" not in str(problem):
-                raise
-            del arguments["img_size"]
-            model = timm.create_model(name, **weights, **arguments)
+        with _one_message() if pretrained is True else nullcontext():
+            try:
+                model = timm.create_model(name, **weights, **arguments)
+            except TypeError as problem:
+                if "'img_size'" not in str(problem):
+                    raise
+                del arguments["img_size"]
+                model = timm.create_model(name, **weights, **arguments)
     except Exception as problem:  # timm's models complain in many types
+        if pretrained is True and isinstance(problem, OSError):
+            raise VitletError(
+                f"the pretrained weights of {name} could not be downloaded ({first_line(problem)}). Connect to the hub,"
+                " or give a file of weights: --init FILE in place of --pretrained."
+            ) from problem
         shown = ", ".join(f"{key}={value}" for key, value in arguments.items()) + (
             " and pretrained weights" * bool(pretrained)
         )
@@ -69,6 +80,26 @@ def build_model(
             if isinstance(layer, DropPath):
                 layer.drop_prob = 0.0  # Swin and others drop unasked
     return model, arguments
+
+
+@contextmanager
+def _one_message() -> Iterator[None]:
+    """Inside, a hub that cannot be reached is not retried for minutes, and its retries are not printed."""
+    from huggingface_hub import constants
+
+    logger = logging.getLogger("huggingface_hub")
+    level, offline = logger.level, constants.HF_HUB_OFFLINE
+    logger.setLevel(logging.CRITICAL)
+    try:
+        if not getproxies():
+            socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, None)
+    except OSError:
+        constants.HF_HUB_OFFLINE = True  # what was downloaded before is still found
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        constants.HF_HUB_OFFLINE = offline
 
 
 def data_statistics(model: nn.Module, in_chans: int) -> tuple[list[float], list[float]]:

@@ -18,7 +18,7 @@ from vitlet.backbones.find_attention import Survey, survey
 from vitlet.backbones.find_grid import GridLayout, find_grid, require_layer
 from vitlet.backbones.tap_attention import EXPLICIT_TOKENS, AttentionTap
 from vitlet.errors import VitletError
-from vitlet.objective.objective import Term, joint_needs
+from vitlet.objective.objective import Term, as_terms, joint_needs
 from vitlet.tasks.task import Task, ask
 from vitlet.tokens.features import Features, Needs, Shapes
 from vitlet.tokens.views import PlainView, View, ViewMaker
@@ -194,7 +194,7 @@ class Attached(nn.Module):
 
 def attach(
     model: nn.Module,
-    tasks: Sequence[Task | Term],
+    tasks: Task | Term | Sequence[Task | Term],
     *,
     layer: str | None = None,
     img_size: int | tuple[int, int] | None = None,
@@ -208,16 +208,14 @@ def attach(
 
     Args:
         model: any module that is called with images ``(B, channels, height, width)``, alone or among other arguments.
-        tasks: tasks at their suggested weights, or terms with weights; all see what the model sees.
+        tasks: one or several: tasks at their suggested weights, or terms with weights; all see what the model sees.
         layer: name of the layer whose output is the token grid; by default the last one that has a grid.
         img_size: side, or ``(height, width)``, of the images; by default what the model's own configuration says.
         in_chans: channels of the images; by default what the model says.
         layout: of the layer's output, where its shape is ambiguous.
         prefix_tokens: class and register tokens in front of a sequence; by default found.
     """
-    terms = [
-        task if isinstance(task, Term) else Term(task, task.suggested_weight, task.suggested_view) for task in tasks
-    ]
+    terms = as_terms(tasks)
     names = [term.task.name for term in terms]
     if not terms or len(set(names)) < len(names):
         raise VitletError(f"attach needs tasks of different names, found {names}.")
@@ -229,7 +227,7 @@ def attach(
             )
     listening = Listening(
         model,
-        img_size=img_size or _size(model),
+        img_size=_size(model) if img_size is None else img_size,
         in_chans=in_chans or _channels(model),
         layer=layer,
         layout=layout,

@@ -6,7 +6,7 @@ entry. Without labels it is pre-training.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -47,6 +47,21 @@ class Term:
         return self.weight(epoch or 0.0)
 
 
+def as_terms(tasks: Task | Term | Sequence[Task | Term]) -> tuple[Term, ...]:
+    """One task or several, each with a weight: where none is given, the suggested one."""
+    terms = []
+    for each in (tasks,) if isinstance(tasks, (Task, Term, str)) or not isinstance(tasks, Iterable) else tasks:
+        task = each.task if isinstance(each, Term) else each
+        if not isinstance(task, Task):
+            found = f"the text {task!r}" if isinstance(task, str) else f"{task!r} of type {type(task).__name__}"
+            raise VitletError(
+                f"found {found}, needed a task such as vitlet.DRLoc(), or vitlet.Term(vitlet.DRLoc(), 0.5) with a"
+                " weight. `vitlet tasks` lists them."
+            )
+        terms.append(each if isinstance(each, Term) else Term(task, task.suggested_weight, task.suggested_view))
+    return tuple(terms)
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a training step needs and what a person wants to know.
@@ -73,7 +88,7 @@ class Objective(nn.Module):
 
     Args:
         backbone: a `TimmBackbone`, a `LayerBackbone` or another `Backbone`.
-        terms: the weighted tasks; their heads are built here, for the backbone's grids.
+        terms: tasks with weights, or at their suggested ones; their heads are built here, for the backbone's grids.
         criterion: the main loss of logits and labels; cross-entropy by default.
         balance: finds factors for the weights while training; None: they are as they were given.
     """
@@ -85,14 +100,14 @@ class Objective(nn.Module):
     def __init__(
         self,
         backbone: Backbone,
-        terms: Sequence[Term] = (),
+        terms: Task | Term | Sequence[Task | Term] = (),
         criterion: Criterion | None = None,
         balance: Balance | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
         self.balance = balance
-        self.terms = tuple(terms)
+        self.terms = as_terms(terms)
         self.criterion = criterion or nn.CrossEntropyLoss()
         names = [term.task.name for term in self.terms]
         if len(set(names)) < len(names) or self.MAIN in names:

@@ -11,6 +11,9 @@ from typing import Any
 
 from vitlet.errors import VitletError
 
+MARKED = 30
+"""Points of a curve up to which each of them is marked."""
+
 
 def panels(count: int, width: float, height: float, *, columns: int = 3) -> tuple[Any, list[Any]]:
     """A figure and ``count`` axes in it, each of this size in inches, at most ``columns`` of them side by side.
@@ -47,7 +50,8 @@ def plot_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path, *, 
         for index, (name, rows) in enumerate(runs.items()):
             points = [(row["epoch"], row[key]) for row in rows if key in row]
             if points:
-                axis.plot(*zip(*points, strict=True), label=name, color=f"C{index}")
+                marker = "o" if len(points) <= MARKED else None  # the line of one point cannot be seen
+                axis.plot(*zip(*points, strict=True), label=name, color=f"C{index}", marker=marker, markersize=4)
                 task, _, metric = key.rpartition("/")
                 beside = metric.replace("error", "chance").replace("accuracy", "chance")
                 chance = rows[0].get(f"{task}/{beside}") if beside != metric else None

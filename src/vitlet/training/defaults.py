@@ -88,8 +88,8 @@ MEASURED: tuple[MeasuredGain, ...] = (
 
 def choose_tasks(
     config: RunConfig, dataset: Dataset, measured: Sequence[MeasuredGain] | None = None
-) -> tuple[RunConfig, str]:
-    """The settings with the measured best tasks, and a sentence on why.
+) -> tuple[RunConfig, str, str]:
+    """The settings with the measured best tasks, the choice in a few words, and a sentence on why.
 
     Args:
         config: settings in which no task was named.
@@ -99,20 +99,31 @@ def choose_tasks(
     images, none = len(dataset.train), "no task was named, and none is chosen: "
     unknown = "no gain has been measured whose interval excludes zero (docs/findings.md)."
     if config.init or config.pretrained:
-        return config, f"{none}for a start from trained weights {unknown}"
+        return (
+            config,
+            "none (no gain measured from trained weights)",
+            f"{none}for a start from trained weights {unknown}",
+        )
     known = MEASURED if measured is None else measured
     fitting = [each for each in known if re.fullmatch(each.models, config.model) and each.fewest <= images <= each.most]
     if not fitting:
         data = f"for {config.model} and {images:,} training images"
-        return config, f"{none}{data} {unknown} Try one: --task drloc, --task sprel."
+        brief = f"none (no gain measured {data}; try --task drloc)"
+        return config, brief, f"{none}{data} {unknown} Try one: --task drloc, --task sprel."
     best = max(fitting, key=lambda each: each.surely)
     chosen = replace(config, tasks=dict(best.tasks))
     names = " and ".join(f"{name} (weight {task.weight:g})" for name, task in best.tasks.items())
     if problem := _problem(chosen, len(dataset.classes), best.tokens):
-        return config, f"{none}{names} would be, but {problem}"
-    return chosen, (
-        f"no task was named; chosen: {names}, which gained {best.shown()} points over labels only with"
-        f" {best.fewest:,} to {best.most:,} images ({best.how}; studies/{best.study}). --task none turns it off."
+        return config, f"none ({names} would be, but {problem.rstrip('.')})", f"{none}{names} would be, but {problem}"
+    gains = [gain for gain, _ in best.gains.values()]
+    gained = f"{min(gains):.1f} to {max(gains):.1f}"
+    return (
+        chosen,
+        f"chosen: {names}, {gained} points gained in studies/{best.study}; or --task none",
+        (
+            f"no task was named; chosen: {names}, which gained {best.shown()} points over labels only with"
+            f" {best.fewest:,} to {best.most:,} images ({best.how}; studies/{best.study}). --task none turns it off."
+        ),
     )
 
 

@@ -53,6 +53,7 @@ class RunResult(Generic[Numbers]):
     note: str
     tasks: dict[str, float]
     warnings: tuple[str, ...]
+    verdict: str = ""
 
 
 def score(row: Mapping[str, Any]) -> float:
@@ -82,7 +83,10 @@ def finish(state: State, job: Job, path: Path, folder: RunFolder | None, world: 
     warnings = [*job.notes, *_warnings(state.objective, rows)]
     if len(rows) < job.config.last_epoch:
         warnings.append(f"stopped after {len(rows)} epochs: none of the last {job.config.patience} was better")
+    measured = test or val
+    verdict = job.verdict(measured, best["epoch"], len(rows)) if measured else ""
     result = {
+        "verdict": verdict,
         "best_epoch": best["epoch"],
         "val": val.to_dict() if val else None,
         "test": test.to_dict() if test else None,
@@ -98,7 +102,7 @@ def finish(state: State, job: Job, path: Path, folder: RunFolder | None, world: 
     if folder is not None:
         folder.write(CURVES, lambda temporary: draw_run_curves(path.name, rows, temporary))
         folder.write_text("result.json", json.dumps(result, indent=2, ensure_ascii=False))
-    return RunResult(path, best["epoch"], val, test, job.data_note, result["tasks"], tuple(warnings))
+    return RunResult(path, best["epoch"], val, test, job.data_note, result["tasks"], tuple(warnings), verdict)
 
 
 def finished(path: Path, kind: type[Numbers]) -> RunResult[Numbers] | None:
@@ -110,7 +114,8 @@ def finished(path: Path, kind: type[Numbers]) -> RunResult[Numbers] | None:
         found = json.loads(file.read_text(encoding="utf-8"))
         val, test = (kind.from_dict(found[split]) if found[split] else None for split in ("val", "test"))
         notes = (*found["warnings"], "the run was finished already; nothing was trained")
-        return RunResult(path, int(found["best_epoch"]), val, test, found["data"], found["tasks"], notes)
+        verdict = found.get("verdict", "")  # older runs have none
+        return RunResult(path, int(found["best_epoch"]), val, test, found["data"], found["tasks"], notes, verdict)
     except (ValueError, KeyError, TypeError) as problem:
         raise VitletError(
             f"{file} is not the result of a run: {problem}. Remove it to test the run again."

@@ -75,10 +75,14 @@ class Job(ABC):
         device: where it is trained.
         description: the ``config.json`` beside exported weights.
         notes: sentences for the end of a run.
-        choices: sentences on what was chosen for the user, for its start.
+        choices: sentences on what was chosen for the user and why, for the run folder.
+        chosen_tasks: the tasks that were chosen for the user, and why in a few words.
         classes: their names.
         data_note: what the data is, in a sentence.
         images: number of training images.
+        held_out: number of the others, by ``validation`` and ``test``.
+        pixels: height and width of the images, where all have the same.
+        channels: of the images.
         validates: whether there are validation images.
         tests: whether there are test images to be measured on at the end.
     """
@@ -92,9 +96,13 @@ class Job(ABC):
     description: str
     notes: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
+    chosen_tasks: str = ""
     classes: Sequence[str]
     data_note: str
     images: int
+    held_out: Mapping[str, int]
+    pixels: tuple[int, int] | None = None
+    channels: int = 3
     validates: bool
     tests: bool
 
@@ -112,6 +120,14 @@ class Job(ABC):
     def contents(self) -> Mapping[str, str]:
         """By split, what tells the content of its files from another; see `vitlet.data.contents`."""
         return {}
+
+    def complaints(self) -> list[str]:
+        """What is wrong with the data, as far as it is quickly known."""
+        return []
+
+    def verdict(self, scores: Any, best_epoch: int, epochs: int) -> str:
+        """What the numbers of a run are worth, in a sentence or two; empty where nothing is to be said."""
+        return ""
 
     @abstractmethod
     def batches(self, world: World) -> tuple[Batches, Any]:
@@ -132,6 +148,10 @@ class Job(ABC):
     @abstractmethod
     def validate(self, world: World, between: Callable[[], None], epoch: float) -> dict[str, float]:
         """The numbers of the validation images; all processes call this, each has a share of the images."""
+
+    @abstractmethod
+    def validation_batches(self, world: World) -> int:
+        """How often `validate` calls ``between``."""
 
     @abstractmethod
     def test(self, world: World) -> Any:

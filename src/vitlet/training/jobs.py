@@ -22,6 +22,7 @@ from vitlet.data.images import Dataset, ImageSet
 from vitlet.data.loading import EvaluationSet, evaluation_loader
 from vitlet.data.preprocess import Preprocess
 from vitlet.data.randomness import mix_seed
+from vitlet.data.scan.quick import quick_findings
 from vitlet.data.shards import ShardStream
 from vitlet.data.sources import load_dataset, load_unlabelled
 from vitlet.data.splits import fingerprint
@@ -39,6 +40,7 @@ from vitlet.training.inputs import class_weights, data_request, decode_splits
 from vitlet.training.job import Batches, Job
 from vitlet.training.loaders import training_batches
 from vitlet.training.optim import make_autocast
+from vitlet.training.summaries import accuracy_verdict
 from vitlet.training.terms import make_balance, make_terms
 
 FEWEST_PER_CLASS, USUAL_CLASSES = 5, 10
@@ -50,11 +52,13 @@ class ImageJob(Job):
 
     Attributes:
         labelled: whether the labels are learned.
+        source: the data as it was read, before it was decoded; None where a dataset was handed in.
     """
 
     SCORES = Scores
     labelled: ClassVar[bool]
     config: RunConfig
+    source: Dataset | None
 
     def __init__(
         self,
@@ -71,6 +75,9 @@ class ImageJob(Job):
         self.model = objective.backbone.model
         self.classes, self.data_note, self.images = tuple(dataset.classes), dataset.note, len(dataset.train)
         self.validates, self.tests = dataset.val is not None, self.labelled and dataset.test is not None
+        held = {"validation": dataset.val, "test": dataset.test if self.labelled else None}
+        self.held_out = {name: len(images) for name, images in held.items() if images is not None}
+        self.pixels, self.channels = config.img_size, config.in_chans
 
     @classmethod
     def build(cls, config: RunConfig, dataset: Dataset | None = None, *, open_tasks: bool = False) -> Self:
@@ -82,11 +89,12 @@ class ImageJob(Job):
             open_tasks: of a run that names no task: take those that were measured to help on such data.
         """
         device = find_device(config.device)
-        dataset = dataset or cls.load_data(config)
-        choices = few_images(dataset)
+        source = cls.load_data(config) if dataset is None else None
+        dataset = dataset or source
+        assert dataset is not None
+        brief, why = "", ""
         if open_tasks:
-            config, why = choose_tasks(config, dataset)
-            choices += (why,)
+            config, brief, why = choose_tasks(config, dataset)
         config = cls.with_tasks(config)
         num_classes = cls.num_classes(config, len(dataset.classes))
         torch.manual_seed(mix_seed(config.seed))
@@ -107,7 +115,7 @@ class ImageJob(Job):
             model, arguments, img_size=backbone.img_size, crop_pct=crop_pct, mean=mean, std=std, classes=names
         )
         job = cls(config, dataset, objective, preprocess, description, notes)
-        job.choices = choices
+        job.source, job.chosen_tasks, job.choices = source, brief, (why,) if why else ()
         return job
 
     @classmethod
@@ -162,6 +170,9 @@ class ImageJob(Job):
     def labels(cls, labels: Tensor) -> Tensor | None:
         """These labels as the objective takes them."""
 
+    def complaints(self) -> list[str]:
+        return list(few_images(self.dataset))
+
     def learning_rate(self) -> Schedule:
         """Warm-up, then half a cosine or a quarter of one."""
         config = self.config
@@ -183,6 +194,9 @@ class ImageJob(Job):
             assert self.dataset.val is not None
             self._loaders["val"] = self.evaluation_loader(self.dataset.val, world)
         return self._loaders["val"]
+
+    def validation_batches(self, world: World) -> int:
+        return int(world.largest([len(self.validation_loader(world))])[0])
 
     def evaluation_loader(self, images: ImageSet, world: World) -> Any:
         """This process's share of these images, as evaluation sees them."""
@@ -238,6 +252,16 @@ class ClassifierJob(ImageJob):
     def test(self, world: World) -> Scores:
         assert self.dataset.test is not None
         return self._evaluate(self.evaluation_loader(self.dataset.test, world), world, nothing)
+
+    def complaints(self) -> list[str]:
+        return [*super().complaints(), *(quick_findings(self.source) if self.source is not None else [])]
+
+    def verdict(self, scores: Scores, best_epoch: int, epochs: int) -> str:
+        measured = self.dataset.val if self.dataset.test is None else self.dataset.test
+        assert measured is not None
+        return accuracy_verdict(
+            scores, measured.labels, self.config, best_epoch=best_epoch, epochs=epochs, images=self.images
+        )
 
     def classify(self, images: Tensor) -> Tensor:
         """Class scores, as the exported network gives them; a sharded one can only be called as a whole."""

@@ -20,6 +20,7 @@ Randomness has no state: a step draws by (seed, step, micro-batch), so a resumed
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -37,7 +38,7 @@ from vitlet.objective import Outcome
 from vitlet.training.distributed import World, joined, local_device, synchronised
 from vitlet.training.evaluate import Scores
 from vitlet.training.finish import RunResult, finish, finished, score
-from vitlet.training.job import Batches, Job, learned_from
+from vitlet.training.job import Batches, Job
 from vitlet.training.jobs import job_class
 from vitlet.training.not_finite import not_finite_error
 from vitlet.training.optim import make_autocast
@@ -47,6 +48,7 @@ from vitlet.training.run_folder import RunFolder
 from vitlet.training.saver import Saver
 from vitlet.training.signals import Interrupts
 from vitlet.training.state import Means, State
+from vitlet.training.summaries import opening_lines
 from vitlet.training.trackers import open_trackers, require_trackers
 
 AnyConfig = TypeVar("AnyConfig", bound=BaseConfig)
@@ -126,7 +128,7 @@ def _train(
     folders: list[RunFolder] = []  # of the first process alone
 
     def open_folder() -> Path:
-        run = RunFolder.reopen(Path(config.resume)) if config.resume else RunFolder.create(job.config)
+        run = RunFolder.reopen(Path(config.resume)) if config.resume else RunFolder.create(job.config, job.choices)
         folders.append(run)
         return run.path
 
@@ -198,8 +200,7 @@ class Trainer:
             self.folder.trackers = open_trackers(self.config, self.folder.path, self.state.epoch)
             self.folder.write_rows(self.state.rows)  # those of epochs that will be trained again are gone
         with self.interrupts, self.reporter:
-            for line in (*self.job.choices, learned_from(self.job), *self.notes, self._rules()):
-                self.reporter.say(line)
+            self._open()
             try:
                 while self.state.epoch < self.config.last_epoch and not self._patience_is_over():
                     self._epoch()
@@ -210,6 +211,14 @@ class Trainer:
                     f"stopped in {place}. Nothing is lost; continue with:"
                     f" vitlet {self.config.JOB} --resume {self.saver.path}"
                 ) from None
+
+    def _open(self) -> None:
+        """What is trained on what, a line per fact, and what is wrong with the data."""
+        lines = opening_lines(self.job, self.order, self.world.size)
+        if self.world.first and (wrong := self.job.complaints()):
+            lines.append(f"note on the data: {'; '.join(wrong)}. More by: vitlet scan {shlex.quote(self.config.data)}")
+        for line in (*lines, *self.notes):
+            self.reporter.say(line)
 
     def _epoch(self) -> None:
         """The rest of the epoch under way, its evaluation, its row."""
@@ -222,7 +231,7 @@ class Trainer:
         batches = iter(self.loader) if state.step < steps else iter(())
         while state.step < steps:
             stop, due = self._step(batches)
-            self.reporter.step()
+            self.reporter.step(state.means.loss)
             if stop:
                 raise InterruptedRunError
             if due:
@@ -305,11 +314,13 @@ class Trainer:
         state = self.state
         state.module.eval()
         self.world.share(state.objective.buffers())
-        with state.averaged():
+        with state.averaged(), self.reporter.validation(self.job.validation_batches(self.world)):
             found = self.job.validate(self.world, self._stop_if_asked, state.epoch + 1)
         return {f"val/{name}": value for name, value in found.items()}
 
     def _stop_if_asked(self) -> None:
+        """Between two batches of a validation."""
+        self.reporter.validated()
         if self.world.largest([self.interrupts.pending()])[0]:
             raise InterruptedRunError
 
@@ -320,9 +331,3 @@ class Trainer:
             return False
         best = max(rows, key=lambda row: (score(row), -row["epoch"]))
         return int(rows[-1]["epoch"]) - int(best["epoch"]) >= patience
-
-    def _rules(self) -> str:
-        """How the batch is shared and where the learning rate comes from."""
-        config, size = self.config, self.order.batch_size
-        parts = f"{self.world.size} x {config.grad_accum_steps} x {size // self.order.parts}"
-        return f"{size} images a step (processes x accumulated parts x images: {parts}), {config.learning_rate_rule}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 VALIDATION_NAMES = {"val/top1": "val", "val/box_AP": "val box AP", "val/mIoU": "val mIoU"}
 """The validation number of an epoch's line, whichever there is."""
@@ -37,21 +38,22 @@ class Reporter:
     ) -> None:
         self.console = console or Console(quiet=silent)
         self.title, self.epochs, self.steps, self.done = title, epochs, steps, done
-        self.started = time.monotonic()
+        self.now, self.started = done, time.monotonic()
+        self.next_line = 2.0  # seconds after which a plain line tells of steps; short epochs need none
         self.bar: Progress | None = None
+        self.checking: TaskID | None = None
         if self.console.is_terminal and not silent:
             self.bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
-                TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+                TextColumn("{task.fields[place]}"),
                 TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(),
+                TextColumn("{task.fields[left]}"),  # rich's own forgets steps older than 30 s: slow ones had none
                 TextColumn("{task.fields[note]}"),
                 console=self.console,
             )
             self.line = self.bar.add_task(
-                title, total=epochs * steps, completed=done, epoch=done // steps, epochs=epochs, note="starting"
+                title, total=epochs * steps, completed=done, place=self._place(), left="", note="starting"
             )
 
     def __enter__(self) -> Reporter:
@@ -63,10 +65,42 @@ class Reporter:
         if self.bar is not None:
             self.bar.stop()
 
-    def step(self) -> None:
-        """One more step is done."""
+    def step(self, loss: float) -> None:
+        """One more step is done; ``loss`` is the mean of its epoch so far."""
+        self.now += 1
         if self.bar is not None:
-            self.bar.advance(self.line)
+            self.bar.update(
+                self.line, completed=self.now, place=self._place(), left=self._left(), note=f"loss {loss:.3f}"
+            )
+        elif (spent := time.monotonic() - self.started) >= self.next_line:
+            self.next_line = 2 * spent
+            step = (self.now - 1) % self.steps + 1
+            self.say(f"{self._place()}, step {step}/{self.steps}  loss {loss:.3f}  {self._left()}")
+
+    @contextmanager
+    def validation(self, batches: int) -> Iterator[None]:
+        """A bar of its own while an epoch is validated on so many batches; `validated` moves it."""
+        if self.bar is not None:
+            self.checking = self.bar.add_task("validation", total=batches, place=self._place(), left="", note="")
+        try:
+            yield
+        finally:
+            if self.bar is not None and self.checking is not None:
+                self.bar.remove_task(self.checking)
+
+    def validated(self) -> None:
+        """One more batch of the validation."""
+        if self.bar is not None and self.checking is not None:
+            self.bar.advance(self.checking)
+
+    def _place(self) -> str:
+        """The epoch under way, from 1."""
+        return f"epoch {max(1, -(-self.now // self.steps))}/{self.epochs}"
+
+    def _left(self) -> str:
+        """The time that is left, by the mean of all steps so far with the validations between them."""
+        spent = time.monotonic() - self.started
+        return f"{duration(spent / max(1, self.now - self.done) * (self.epochs * self.steps - self.now))} left"
 
     def say(self, line: str) -> None:
         """A line of its own."""
@@ -83,13 +117,12 @@ class Reporter:
             note += f"  val loss {row['val/loss']:.3f}"
         note += f"  {row['images_per_second']:.0f} images/s  {peak_memory() / 2**30:.1f} GiB"
         if self.bar is not None:
-            self.bar.update(self.line, epoch=number, note=note)
+            self.bar.update(self.line, left=self._left(), note=note)
             return
-        spent = time.monotonic() - self.started
-        left = spent / max(1, number * self.steps - self.done) * (self.epochs - number) * self.steps
         lines = max(1, self.epochs // 20)  # about twenty lines for a run of any length
         if number % lines == 0 or number == self.epochs:
-            self.say(f"epoch {number}/{self.epochs}  {note}  {duration(left)} left")
+            self.next_line = 2 * (time.monotonic() - self.started)
+            self.say(f"{self._place()}  {note}  {self._left()}")
 
 
 def peak_memory() -> int:

@@ -48,8 +48,13 @@ class RunFolder:
         self.trackers: list[Tracker] = []
 
     @staticmethod
-    def create(config: BaseConfig) -> RunFolder:
-        """A new folder, or an emptied one if the user asked for that; resolved settings written first."""
+    def create(config: BaseConfig, choices: Sequence[str] = ()) -> RunFolder:
+        """A new folder, or an emptied one if the user asked for that; resolved settings written first.
+
+        Args:
+            config: the settings.
+            choices: sentences on what was chosen for the user, written above them.
+        """
         path = Path(config.output) if config.output else next_free(Path("runs"), config)
         path = path if path.name else path.absolute()
         _require_room(path, overwrite=config.overwrite)  # before a lock is put into somebody else's folder
@@ -58,7 +63,7 @@ class RunFolder:
         try:
             _require_room(path, overwrite=config.overwrite)  # another process may have filled it meanwhile
             run.empty()
-            run.write_text("config.yaml", config.dump())
+            run.write_text("config.yaml", "".join(f"# {line}\n" for line in choices) + config.dump())
         except BaseException:
             run.close()
             raise

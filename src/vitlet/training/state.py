@@ -40,6 +40,11 @@ class Means:
         for name, weight in outcome.weights.items():
             self.sums[f"weight/{name}"] += weight * images
 
+    @property
+    def loss(self) -> float:
+        """The mean loss so far, of this process."""
+        return float(self.sums["train/loss"]) / max(1, self.count)
+
     def numbers(self) -> dict[str, Any]:
         """The sums as plain numbers, to be saved."""
         return {"count": self.count, "sums": {name: float(total) for name, total in self.sums.items()}}

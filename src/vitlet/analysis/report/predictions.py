@@ -107,6 +107,10 @@ def examine(record: RunRecord, colour: int, *, most: int, device: str) -> Examin
         return found
     split, images = _part(record, found.dataset)
     try:
+        if explainer.temperature != 1.0:
+            found.left_out.append(
+                f"Probabilities are calibrated: logits are divided by {explainer.temperature:.3f} (calibration.json)."
+            )
         if explainer.classes:
             found.predictions = _predict(explainer, images, split, most, found.left_out)
         _explain(explainer, images, found)
@@ -155,7 +159,7 @@ def _predict(explainer: Explainer, images: ImageSet, split: str, most: int, note
         except VitletError as problem:
             unreadable = unreadable or str(problem)
         if waiting and (len(waiting) == BATCH or number == len(chosen)):
-            parts.append(explainer.model(torch.stack(waiting).to(device)).float().softmax(-1).cpu())
+            parts.append(explainer.probabilities(explainer.model(torch.stack(waiting).to(device))).cpu())
             waiting = []
     if not parts:
         raise VitletError(f"none of them could be read; the first: {unreadable}")

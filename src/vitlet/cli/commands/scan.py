@@ -21,6 +21,6 @@ def run(words: list[str]) -> int:
     from vitlet.data.sources import Request, open_dataset
 
     dataset = open_dataset(Request(chosen.data, data_dir=chosen.data_dir), fewest_classes=1)
-    as_json, channels = chosen.json, chosen.in_chans
-    print_scan(dataset, channels=channels, workers=chosen.workers, picture=chosen.picture, as_json=as_json)
+    scanned = {"data": chosen.data, "channels": chosen.in_chans, "workers": chosen.workers}
+    print_scan(dataset, picture=chosen.picture, as_json=chosen.json, **scanned)
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitlet.cli.flags import Parser, add_run_flags, run_settings
@@ -37,7 +38,35 @@ def run_config(program: str, about: str, words: list[str], **fixed: bool) -> tup
     given = with_recipe(chosen, fixed)
     from vitlet.config import RunConfig
 
-    return RunConfig.from_dict(given, source=program), given, recipe is None and "task" not in given
+    if recipe is None and "init" in given:
+        given = _of_first_run(Path(str(given["init"])), given)
+    config = RunConfig.from_dict(given, source=program)
+    if words and config.resume is None:
+        _require_sources(config)
+    return config, given, recipe is None and "task" not in given
+
+
+def _of_first_run(run: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """The settings with the model of the run that gives the first weights, where they name no other model."""
+    from vitlet.config import RunConfig
+
+    first = RunConfig.read(run / "config.yaml") if (run / "config.yaml").is_file() else {}
+    if "job" in first or given.get("model", first.get("model")) != first.get("model"):
+        return given
+    keys = {"model", "model_kwargs", "img_size", "in_chans"} - given.keys()
+    taken = {key: value for key, value in first.items() if key in keys}
+    if taken and this_process().first and (this_process().launched or given.get("nproc") is None):
+        print(f"taken from {run}: {', '.join(f'{key} {value}' for key, value in taken.items())}")
+    return {**taken, **given}
+
+
+def _require_sources(config: RunConfig) -> None:
+    """Refuse data and weights that are not there before torch is imported, which takes seconds."""
+    from vitlet.data.named import require_data
+
+    if config.init is not None and not Path(config.init).exists():
+        raise VitletError(f"no such run folder or file of weights: {config.init}. --init needs one that is there.")
+    require_data(config.data, config.data_dir, download=config.download)
 
 
 def add_recipe_flags(parser: Parser) -> None:

@@ -51,7 +51,14 @@ class ServedModel:
             return None, "maps: this export cannot be looked into; serve the run, or its timm export."
         why = "an export holds no task heads; serve the run to see it."
         channels = predictor.config.in_chans
-        made = Explainer(predictor.model, predictor.preprocess, predictor.classes, in_chans=channels, no_locator=why)
+        made = Explainer(
+            predictor.model,
+            predictor.preprocess,
+            predictor.classes,
+            in_chans=channels,
+            no_locator=why,
+            temperature=predictor.temperature,
+        )
         return made, ""
 
     def about(self) -> dict[str, Any]:

@@ -12,7 +12,20 @@ from vitlet.errors import VitletError, nearest
 if TYPE_CHECKING:
     from vitlet.data.images import Dataset
 
-__all__ = ["OFFICIAL", "Official", "load_named"]
+__all__ = ["OFFICIAL", "Official", "load_named", "require_data"]
+
+
+def require_data(data: str, data_dir: str | None, *, download: bool) -> None:
+    """Refuse a DATA that is not there, as far as that is known without reading it, and without importing torch."""
+    if data == "digits" or data.startswith("hf:") or "://" in data or Path(data).exists():
+        return
+    if data not in OFFICIAL:
+        raise VitletError(
+            f"no such folder: {data}. DATA is a folder with one sub-folder of images per class, a zip or tar of that,"
+            f" a CSV or Parquet table, an .npz file, or the name of a dataset.{nearest(data, [*OFFICIAL, 'digits'])}"
+        )
+    if not download and not Path(data_dir or "data").exists():
+        raise VitletError(_absent(OFFICIAL[data], Path(data_dir or "data"), download=False))
 
 
 def load_named(

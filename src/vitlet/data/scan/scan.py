@@ -25,12 +25,18 @@ CROWD = 50
 
 
 def scan_dataset(
-    dataset: Dataset, *, channels: int = 3, workers: int | None = None, progress: OnProgress | None = None
+    dataset: Dataset,
+    *,
+    data: str = "DATA",
+    channels: int = 3,
+    workers: int | None = None,
+    progress: OnProgress | None = None,
 ) -> ScanReport:
     """Read every image of every split, and say what is there.
 
     Args:
         dataset: its splits.
+        data: what it was read from, for the suggested command.
         channels: to decode with, as in training.
         workers: processes that read images; 0 or 1 for none, by default as many as cores if the work is worth it.
         progress: called with the number of images read and of all.
@@ -68,7 +74,7 @@ def scan_dataset(
         leaks=leaks,
         near_duplicate_search=copies.search,
         hints=_hints(dataset, counts, copies),
-        suggestion=_suggestion(dataset, sizes, headers, sum(counts["train"]), channels),
+        suggestion=_suggestion(dataset, sizes, headers, sum(counts["train"]), channels, data),
     )
 
 
@@ -96,13 +102,13 @@ def _location(dataset: Dataset, sets: Mapping[str, ImageSet], split: str, index:
 
 
 def _suggestion(
-    dataset: Dataset, sizes: ImageSizes | None, headers: Sequence[Header], count: int, channels: int
+    dataset: Dataset, sizes: ImageSizes | None, headers: Sequence[Header], count: int, channels: int, data: str
 ) -> Suggestion | None:
     if sizes is None:
         return None
     grey = all(header.mode in GREY_MODES for header in headers)
     signs = flip_hint(dataset.classes) is not None
-    return suggest(sizes.side, count, channels=channels, grey=grey, signs=signs)
+    return suggest(sizes.side, count, channels=channels, grey=grey, signs=signs, data=data)
 
 
 def _sizes(facts: Facts) -> ImageSizes | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,7 +32,7 @@ class Suggestion:
     measured: bool = False
 
 
-def suggest(side: float, count: int, *, channels: int, grey: bool, signs: bool) -> Suggestion:
+def suggest(side: float, count: int, *, channels: int, grey: bool, signs: bool, data: str = "DATA") -> Suggestion:
     """A plain timm ViT.
 
     Args:
@@ -40,10 +41,11 @@ def suggest(side: float, count: int, *, channels: int, grey: bool, signs: bool) 
         channels: that were asked for.
         grey: whether all images are grey.
         signs: whether mirroring changes what an image shows.
+        data: what was scanned, as it was typed.
     """
     img_size, patch_size = next(((size, patch) for most, size, patch in _SIZES if side <= most), (224, 16))
     model = "vit_small_patch16_224" if count >= MANY and img_size == 224 else "vit_tiny_patch16_224"
-    words = ["vitlet train DATA", f"--model {model}"]
+    words = [f"vitlet train {shlex.quote(data)}", f"--model {model}"]
     arguments = [f"patch_size={patch_size}"] if patch_size != 16 else []
     if count < FEW:
         arguments += ["embed_dim=128", "depth=6", "num_heads=4"]

@@ -66,6 +66,8 @@ class TransferJob(Job):
         self.objective = TransferObjective(opened.backbone, self.model.head, terms).to(self.device)
         self.samples = self.predictor.samples(self.splits["train"])
         self.images, self.validates, self.tests = len(self.samples), "val" in self.splits, "test" in self.splits
+        names = {"validation": "val", "test": "test"}
+        self.held_out = {name: len(self.splits[key].images) for name, key in names.items() if key in self.splits}
         self.notes = self.notes_on(opened)
         self.data_note = "; ".join(f"{name}: {split.note()}" for name, split in self.splits.items())
         self.autocast: Callable[[], AbstractContextManager[Any]] = make_autocast(self.config, self.device)
@@ -144,6 +146,10 @@ class TransferJob(Job):
         """The numbers of the validation images."""
         with self.autocast():
             return self.predictor.measure(self.splits["val"], world, between).to_dict()
+
+    def validation_batches(self, world: World) -> int:
+        """Images, as each goes through the model by itself."""
+        return -(-len(self.splits["val"].images) // world.size)
 
     def test(self, world: World) -> Measured:
         """The numbers of the test images."""

@@ -1,0 +1,64 @@
+"""What a run says of itself: a line per fact at its start, and at its end what its accuracy is worth."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from vitlet.config import RunConfig
+from vitlet.training.evaluate import Scores
+from vitlet.training.job import Batches, Job, learned_from
+
+GOOD = 95.0
+"""Accuracy from which on nothing further is advised."""
+
+
+def opening_lines(job: Job, order: Batches, processes: int) -> list[str]:
+    """Data, model, epochs and tasks of a run, a line each."""
+    config, size = job.config, order.batch_size
+    held = ", ".join(f"{count:,} {name}" for name, count in job.held_out.items())
+    parameters = sum(parameter.numel() for parameter in job.model.parameters())
+    channels = "" if job.channels == 3 else f" in {job.channels} channel{'s' * (job.channels != 1)}"
+    pixels = f", images of {job.pixels[0]} x {job.pixels[1]} px{channels}" if job.pixels else ""
+    parts = f"{processes} x {config.grad_accum_steps} x {size // order.parts}"
+    shared = f" (processes x accumulated parts x images: {parts})" if order.parts > 1 else ""
+    tasks = ", ".join(f"{name} (weight {task.weight:g})" for name, task in config.tasks.items()) or "none"
+    return [
+        learned_from(job) + (f", {held} images" if held else ""),
+        f"{config.network} with {parameters / 1e6:.{2 if parameters < 1e6 else 1}f} M parameters{pixels}",
+        f"{config.epochs} epoch{'s' * (config.epochs != 1)} of {order.steps} steps, {size} images a step{shared},"
+        f" {config.learning_rate_rule}",
+        f"tasks: {job.chosen_tasks or tasks}",
+    ]
+
+
+def accuracy_verdict(
+    scores: Scores, labels: Sequence[int], config: RunConfig, *, best_epoch: int, epochs: int, images: int
+) -> str:
+    """How far an accuracy is from chance, and what to try next.
+
+    Args:
+        scores: of the test images, or else of the validation images.
+        labels: of these images.
+        config: of the run.
+        best_epoch: of those trained, from 1.
+        epochs: that were trained.
+        images: that were trained on.
+    """
+    chance = max(Counter(labels).values()) / max(1, len(labels))
+    noise = 200 * math.sqrt(chance * (1 - chance) / max(1, len(labels)))  # two standard errors, in points
+    above = scores.top1 - 100 * chance
+    found = f"accuracy {scores.top1:.1f} %, chance (always the most frequent class) {100 * chance:.1f} %: "
+    found += f"{above:+.1f} points" if above > noise else f"not above chance by more than noise (± {noise:.1f} points)"
+    if scores.top1 >= GOOD:
+        return f"{found}."
+    advice = []
+    if best_epoch > 0.9 * epochs:
+        advice.append(f"longer (--epochs {2 * config.epochs}), as the last epochs were the best")
+    if not (config.init or config.pretrained):
+        advice.append("trained weights (--pretrained, or vitlet pretrain and --init RUN)")
+    advice.append(f"more labels than {images:,}")
+    if images >= 10_000:
+        advice.append("a larger model (vitlet models)")
+    return f"{found}. To try next: {'; '.join(advice)}."
