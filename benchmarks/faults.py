@@ -294,7 +294,8 @@ def kill_and_continue(
 def let_end(config: Any, processes: int, work: Callable[[Any], object] = engine.train) -> None:
     """Start a run, or go on with it, until its end."""
     log = Path(f"{config.output}.log")
-    codes = await_end(start(config, processes, log, work=work)[0])
+    started, _watch = start(config, processes, log, work=work)  # with its meeting place, kept until they have ended
+    codes = await_end(started)
     if any(codes):
         raise SystemExit(f"exit codes {codes} of {config.output}:\n{log.read_text()}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -240,6 +241,18 @@ def test_evaluation_reads_every_image_once(folder: Path) -> None:
     batches = list(loader)
     assert sum(len(labels) for _, labels in batches) == len(dataset.train)
     assert torch.equal(batches[0][0][0], preprocess(channels=1)(dataset.train.image(0, 1)))
+
+
+def test_a_loading_process_whose_parent_is_gone_before_it_begins_ends() -> None:
+    code = (
+        "import multiprocessing, os, sys, time; from vitlet.data.loading import begin_worker\n"
+        "def load():\n    time.sleep(0.5); begin_worker(0); time.sleep(60)\n"
+        "worker = multiprocessing.get_context('fork').Process(target=load); worker.start()\n"
+        "print(worker.pid, flush=True); os._exit(0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=30)
+    # The worker holds the pipe as long as it lives, so we come here once it has ended.
+    assert done.stdout.strip().isdecimal()
 
 
 def test_loading_processes_leave_the_end_to_the_one_that_they_load_for(

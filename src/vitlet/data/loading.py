@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -170,7 +171,9 @@ def loader_options(workers: int, device: str) -> dict[str, Any]:
 
 def begin_worker(worker: int) -> None:
     """In a loading process: end with the process that it loads for, and print nothing then, for that has said why."""
-    end_with(os.getppid())
+    parent = multiprocessing.parent_process()  # it may be gone by now; a fork server stands in for it
+    direct = multiprocessing.get_start_method() != "forkserver"
+    end_with(parent.pid if parent and parent.pid and direct else os.getppid())
     usual = sys.excepthook
 
     def hook(kind: type[BaseException], problem: BaseException, trace: Any) -> None:
