@@ -81,6 +81,7 @@ class Job(ABC):
         images: number of training images.
         validates: whether there are validation images.
         tests: whether there are test images to be measured on at the end.
+        watches_test: whether they are measured on after every epoch, for curves alone.
     """
 
     SCORES: ClassVar[type[Measured]]
@@ -97,6 +98,7 @@ class Job(ABC):
     images: int
     validates: bool
     tests: bool
+    watches_test: bool = False
 
     @classmethod
     @abstractmethod

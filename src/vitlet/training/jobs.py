@@ -70,6 +70,11 @@ class ImageJob(Job):
         self.model = objective.backbone.model
         self.classes, self.data_note, self.images = tuple(dataset.classes), dataset.note, len(dataset.train)
         self.validates, self.tests = dataset.val is not None, self.labelled and dataset.test is not None
+        self.watches_test = config.eval_on_test
+        if self.watches_test and not self.tests:
+            raise VitletError("eval_on_test measures test images with labels, found none. Leave it out.")
+        if self.watches_test:
+            self.notes += ("test/top1 of the epochs is of the test images: a curve, by which nothing was chosen",)
 
     @classmethod
     def build(cls, config: RunConfig, dataset: Dataset | None = None, *, open_tasks: bool = False) -> Self:
