@@ -110,6 +110,12 @@ def test_table_7_has_t2t_by_its_own_code_and_table_3_five_seeds() -> None:
     assert PAPER_TABLES["drloc_table3"].seeds == 5
 
 
+def test_test_images_are_watched_in_figure_3_alone() -> None:
+    for row in RECIPES.values():
+        assert row.config().eval_on_test == (row.table == "drloc_figure3"), row.name
+        assert not row.config("small").eval_on_test  # it has validation images
+
+
 def test_arvit_has_the_settings_of_the_release() -> None:
     row = find_recipe("arvit_table1/cifar10/arvit/distance-3")
     tuned, first = row.config(), row.first_config()

@@ -388,6 +388,28 @@ def test_a_run_begins_by_saying_what_it_learns_from(
     assert "21 training images of 3 classes ('digit\\x1b[2J', digit 0, digit 1)" in capsys.readouterr().out
 
 
+def test_test_images_can_be_watched_and_choose_nothing(shared_folder: Path, tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        shutil.copytree(shared_folder / split, tmp_path / "data" / split)
+    plain = config(tmp_path / "data", tmp_path / "plain", val_fraction=0.0)
+    unseen = train(plain)
+    result = train(replace(plain, eval_on_test=True, output=str(tmp_path / "watched")))
+    rows = read_rows(tmp_path / "watched")
+    assert result.val is None
+    assert result.test is not None
+    assert result.best_epoch == 2  # the last one, whichever is better
+    assert rows[-1]["test/top1"] == result.test.top1 == unseen.test.top1  # type: ignore[union-attr]
+    assert len([row for row in rows if "test/top1" in row]) == 2
+    assert any("test/top1 of the epochs is of the test images" in line for line in result.warnings)
+    first, second = weights(tmp_path / "plain"), weights(tmp_path / "watched")
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_test_images_that_are_not_there_cannot_be_watched(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(vitlet.errors.VitletError, match="eval_on_test measures test images with labels, found none"):
+        train(config(folder, tmp_path / "run", pretrain=True, eval_on_test=True))
+
+
 @pytest.mark.parametrize(("images", "said"), [(19, True), (20, False)])
 def test_few_images_are_said(images: int, said: bool) -> None:
     pixels = np.zeros((images, 8, 8, 3), np.uint8)

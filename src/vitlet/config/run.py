@@ -28,6 +28,9 @@ class ClassifierData(DataSettings):
         1.0, "share of the training images to use; larger shares contain smaller ones", POSITIVE_SHARE
     )
     per_class: int | None = DATA(None, "number of training images of each class to use", COUNT)
+    eval_on_test: bool = DATA(
+        False, "measure the test images after every epoch: for the curves of a paper, nothing is chosen by them"
+    )
     skip_unreadable: bool = DATA(False, "leave out files that cannot be read, and count them")
 
     def __post_init__(self) -> None:

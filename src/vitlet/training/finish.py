@@ -34,10 +34,11 @@ CURVES = "curves.png"
 
 VALIDATED = {
     "val/top1": "validation accuracy, %",
+    "test/top1": "test accuracy (eval_on_test), %",
     "val/box_AP": "validation box AP, %",
     "val/mIoU": "validation mIoU, %",
 }
-"""The first curve of a run, whichever it has."""
+"""The first curves of a run, those that it has."""
 
 Numbers = TypeVar("Numbers", bound=Measured)
 

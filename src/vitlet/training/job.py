@@ -85,6 +85,7 @@ class Job(ABC):
         channels: of the images.
         validates: whether there are validation images.
         tests: whether there are test images to be measured on at the end.
+        watches_test: whether they are measured on after every epoch, for curves alone.
     """
 
     SCORES: ClassVar[type[Measured]]
@@ -105,6 +106,7 @@ class Job(ABC):
     channels: int = 3
     validates: bool
     tests: bool
+    watches_test: bool = False
 
     @classmethod
     @abstractmethod

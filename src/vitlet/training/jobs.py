@@ -78,6 +78,11 @@ class ImageJob(Job):
         held = {"validation": dataset.val, "test": dataset.test if self.labelled else None}
         self.held_out = {name: len(images) for name, images in held.items() if images is not None}
         self.pixels, self.channels = config.img_size, config.in_chans
+        self.watches_test = config.eval_on_test
+        if self.watches_test and not self.tests:
+            raise VitletError("eval_on_test measures test images with labels, found none. Leave it out.")
+        if self.watches_test:
+            self.notes += ("test/top1 of the epochs is of the test images: a curve, by which nothing was chosen",)
 
     @classmethod
     def build(cls, config: RunConfig, dataset: Dataset | None = None, *, open_tasks: bool = False) -> Self:

@@ -308,15 +308,21 @@ class Trainer:
         return bool(stop), bool(due)
 
     def _validate(self) -> dict[str, float]:
-        """An epoch's validation numbers, as they are logged."""
-        if not self.job.validates:
+        """An epoch's validation numbers, as they are logged; and those of the test images, if they are watched."""
+        if not self.job.validates and not self.job.watches_test:
             return {}
         state = self.state
+        row: dict[str, float] = {}
         state.module.eval()
         self.world.share(state.objective.buffers())
-        with state.averaged(), self.reporter.validation(self.job.validation_batches(self.world)):
-            found = self.job.validate(self.world, self._stop_if_asked, state.epoch + 1)
-        return {f"val/{name}": value for name, value in found.items()}
+        with state.averaged():
+            if self.job.validates:
+                with self.reporter.validation(self.job.validation_batches(self.world)):
+                    found = self.job.validate(self.world, self._stop_if_asked, state.epoch + 1)
+                row |= {f"val/{name}": value for name, value in found.items()}
+            if self.job.watches_test:
+                row |= {f"test/{name}": value for name, value in self.job.test(self.world).to_dict().items()}
+        return row
 
     def _stop_if_asked(self) -> None:
         """Between two batches of a validation."""

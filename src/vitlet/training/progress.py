@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-VALIDATION_NAMES = {"val/top1": "val", "val/box_AP": "val box AP", "val/mIoU": "val mIoU"}
+VALIDATION_NAMES = {"val/top1": "val", "test/top1": "test", "val/box_AP": "val box AP", "val/mIoU": "val mIoU"}
 """The validation number of an epoch's line, whichever there is."""
 
 

@@ -11,10 +11,11 @@ from markupsafe import Markup
 from vitlet.analysis.report.charts import Series, line_chart
 from vitlet.analysis.report.record import AnyRecord
 
-HIDDEN = {"epoch", "val/count"}
+HIDDEN = {"epoch", "val/count", "test/count"}
 
 TITLES = {
     "val/top1": "validation top-1, %",
+    "test/top1": "test top-1 (eval_on_test), %",
     "val/top5": "validation top-5, %",
     "val/balanced": "validation, mean over classes, %",
     "val/loss": "validation loss",
@@ -75,7 +76,7 @@ def _group(key: str) -> str:
         return GROUPS[3]
     if key.count("/") == 2:
         return "Tasks"
-    measured = key.startswith("val/") and "loss" not in key
+    measured = key.startswith(("val/", "test/")) and "loss" not in key
     return "Accuracy" if measured else "Losses"
 
 

@@ -119,6 +119,7 @@ def small(config: RunConfig, data: str | None = None) -> RunConfig:
         img_size=(SMALL_RECIPE_SIDE, SMALL_RECIPE_SIDE),
         fraction=min(1.0, round(SMALL_IMAGES / OFFICIAL[data].train, 4)) if data in OFFICIAL else 1.0,
         val_fraction=0.1,
+        eval_on_test=False,
         batch_size=64,
         epochs=max(1, round(SMALL_EPOCHS * config.epochs)),
         stop_epoch=None if config.stop_epoch is None else max(1, round(SMALL_EPOCHS * config.stop_epoch)),

@@ -55,13 +55,13 @@ def run_cell(study: Study, cell: Cell, work: Path, data_dir: Path | None) -> Rec
         train(replace(before, output=str(work / "first"), resume="auto"), title=f"{cell.name} first")
         config = replace(config, init=str(work / "first"))
     result = train(replace(config, output=str(work / "run"), resume="auto"), title=cell.name)
-    rows = read_rows(result.path)
+    rows, curve = read_rows(result.path), "test/top1" if config.eval_on_test and study.test else "val/top1"
     tested = result.test if study.test else None
     last = tested if tested is None or result.best_epoch == len(rows) else _test_last(result.path)
     return Record(
         cell=cell,
         settings=through_json(settings),
-        val_curve=tuple(round(row["val/top1"], 3) for row in rows if "val/top1" in row),
+        val_curve=tuple(round(row[curve], 3) for row in rows if curve in row),
         best_epoch=result.best_epoch,
         val_best=result.val.top1 if result.val else None,
         test_best=tested.top1 if tested else None,

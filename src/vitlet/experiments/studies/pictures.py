@@ -42,6 +42,9 @@ def draw_curves(study: Study, records: Mapping[Cell, Record], path: Path) -> Pat
     largest = max(cell.fraction for cell in records)
     whole = {cell: record for cell, record in records.items() if cell.fraction == largest}
     groups = list(dict.fromkeys((cell.dataset, cell.model) for cell in study.cells() if cell in whole))
+    watched = (
+        "test" if study.test and any(each.settings.get("eval_on_test") for each in whole.values()) else "validation"
+    )
     figure, axes = panels(len(groups), 5, 3.6)
     for axis, (dataset, model) in zip(axes, groups, strict=True):
         for index, arm in enumerate(study.arms):
@@ -56,7 +59,7 @@ def draw_curves(study: Study, records: Mapping[Cell, Record], path: Path) -> Pat
             if len(curves) > 1:
                 low, high = [min(values) for values in by_epoch], [max(values) for values in by_epoch]
                 axis.fill_between(epochs, low, high, color=f"C{index % 10}", alpha=0.15, linewidth=0)
-        axis.set(title=f"{dataset}, {model}", xlabel="epoch", ylabel="validation accuracy, %")
+        axis.set(title=f"{dataset}, {model}", xlabel="epoch", ylabel=f"{watched} accuracy, %")
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid(alpha=0.3)
         beside = {"loc": "upper left", "bbox_to_anchor": (1, 1)} if len(axis.lines) > 6 else {}

@@ -82,7 +82,9 @@ def which_numbers(study: Study, records: Mapping[Cell, Record]) -> str:
     what, numbers = accuracies(study, records)
     missing = len(records) - len(numbers)
     without = f" (without {missing} cells that have no {what} number)" if missing else ""
-    return f"Top-1 {what} accuracy in percent{without}"
+    watched = study.test and any(record.settings.get("eval_on_test") for record in records.values())
+    curves = "; validation accuracy by epoch is of the test images here (eval_on_test)" if watched else ""
+    return f"Top-1 {what} accuracy in percent{without}{curves}"
 
 
 def print_rows(rows: Sequence[Row]) -> None:
