@@ -168,7 +168,7 @@ def test_damaged_files_end_in_an_error_message(kind: str, tmp_path: Path) -> Non
             raise AssertionError(f"damaged file {number} of {kind}: {content[:2000]!r}") from problem
 
 
-DEEP = "[" * 400 + "]" * 400
+DEEP = "[" * 700 + "]" * 700
 
 
 @pytest.mark.parametrize(
