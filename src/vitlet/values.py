@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin
@@ -17,6 +18,13 @@ def is_number(value: Any, below: float = float("inf")) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < below
 
 
+def shown(value: Any) -> str:
+    """A value of a file for an error message, cut: a few lines of YAML can stand for gigabytes."""
+    short = reprlib.Repr()
+    short.maxlevel, short.maxstring, short.maxother, short.maxlong = 3, 200, 200, 200
+    return short.repr(value)
+
+
 def coerce(value: Any, hint: Any, where: str) -> Any:
     """The value as the type that is wanted, from a flag's text or a YAML value; a sentence if it is neither."""
     if get_origin(hint) in (Union, types.UnionType):
@@ -27,22 +35,22 @@ def coerce(value: Any, hint: Any, where: str) -> Any:
     if get_origin(hint) is Literal:
         if value in get_args(hint):
             return value
-        raise VitletError(f"{where} is {value!r}; it needs to be one of {', '.join(map(str, get_args(hint)))}.")
+        raise VitletError(f"{where} is {shown(value)}; it needs to be one of {', '.join(map(str, get_args(hint)))}.")
     if hint == ImageSize:
         return _image_size(value, where)
     if hint == Names:
-        if isinstance(value, str) or not isinstance(value, Sequence):
-            raise VitletError(f"{where} is {value!r}; it needs to be a list of names.")
+        if isinstance(value, str) or not isinstance(value, Sequence) or any(isinstance(one, list) for one in value):
+            raise VitletError(f"{where} is {shown(value)}; it needs to be a list of names.")
         return tuple(str(name) for name in value)
     if get_origin(hint) is Mapping or hint is dict:
         if isinstance(value, Mapping):
             return dict(value)
-        raise VitletError(f"{where} is {value!r}; it needs to be NAME: VALUE pairs.")
+        raise VitletError(f"{where} is {shown(value)}; it needs to be NAME: VALUE pairs.")
     try:
         return _scalar(value, hint)
     except (TypeError, ValueError):
         wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[hint]
-        raise VitletError(f"{where} is {value!r}; it needs to be {wanted}.") from None
+        raise VitletError(f"{where} is {shown(value)}; it needs to be {wanted}.") from None
 
 
 def _scalar(value: Any, hint: type) -> Any:
@@ -67,4 +75,4 @@ def _image_size(value: Any, where: str) -> ImageSize:
             return sides[0], sides[-1]
     except (TypeError, ValueError):
         pass
-    raise VitletError(f"{where} is {value!r}; it needs to be a side such as 64, or HEIGHTxWIDTH such as 64x96.")
+    raise VitletError(f"{where} is {shown(value)}; it needs to be a side such as 64, or HEIGHTxWIDTH such as 64x96.")

@@ -307,3 +307,18 @@ def test_explain(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "has no localization head" in printed
     assert [path.name for path in (tmp_path / "cnn pictures").iterdir()] == [f"{stem}.png"]
     assert width(tmp_path / "cnn pictures" / f"{stem}.png") > 200
+
+
+def test_names_of_files_do_not_steer_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from vitlet.cli.summary import print_predictions, say
+
+    monkeypatch.setenv("COLUMNS", "200")
+    name = "\x1b[2J\u202egnp.:smile:[red]x[/].png"
+    print_predictions([{"image": name, "classes": [{"class": name, "probability": 0.5}]}])
+    say(f"data: {name}")
+    out = capsys.readouterr().out
+    assert out.count("\\x1b[2J\\u202egnp.:smile:[red]x[/].png") == 3
+    assert "\x1b" not in out
+    assert "\u202e" not in out

@@ -49,11 +49,13 @@ def test_sixteen_bits_are_scaled_not_clipped() -> None:
 
 
 @pytest.mark.parametrize("top", [1.0, 255.0, 65535.0])
-def test_floats_are_scaled_and_holes_are_black(top: float) -> None:
-    values = np.array([[0.0, top / 2, top, np.nan]], dtype=np.float32)
-    file = io.BytesIO()
-    Image.fromarray(values).save(file, "TIFF")
-    assert decode_image(file.getvalue(), 1, name="x")[0, 0].tolist() == [0, 128, 255, 0]
+def test_floats_are_scaled_and_holes_are_refused(top: float) -> None:
+    values = np.array([[0.0, top / 2, top]], dtype=np.float32)
+    assert decoded(encoded(Image.fromarray(values), "TIFF"), 1)[0, 0].tolist() == [0, 128, 255]
+    for hole in (np.nan, np.inf):
+        values[0, 1] = hole
+        with pytest.raises(VitletError, match="cannot read the image it: 1 of its pixels are not finite numbers"):
+            decoded(encoded(Image.fromarray(values), "TIFF"), 1)
 
 
 def test_palette_and_cmyk_are_converted() -> None:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import gzip
 import http.server
 import json
+import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import faults
 from vitlet.config import RunConfig
 from vitlet.data.augment import Augmentation, Augmenter
-from vitlet.data.images import Dataset
+from vitlet.data.images import Arrays, Dataset, Subset
 from vitlet.data.preprocess import Preprocess
-from vitlet.data.shards import ShardBatches, ShardStream, read_shards, write_shards
+from vitlet.data.shards import ShardBatches, ShardStream, read_shards, stream, write_shards
 from vitlet.data.sources import Request, load_dataset, load_unlabelled
 from vitlet.errors import VitletError
 from vitlet.training.loop import train
@@ -70,6 +73,35 @@ def test_shards_hold_the_same_images(shared_folder: Path, shards: Path) -> None:
         one, other = plain.splits()[split], packed.splits()[split]
         assert list(one.labels) == list(other.labels)
         assert all(torch.equal(one.image(i, 3), other.image(i, 3)) for i in range(len(one)))
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_arrays_become_images_that_are_read_back(channels: int, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (6, 5, 7, channels), np.uint8)
+    arrays = Arrays.of(pixels, [0, 1] * 3)
+    part = Subset(arrays, (4, 1))
+    write_shards(Dataset(("a", "b"), arrays, part, None, ""), tmp_path / "shards")
+    val = read_shards(str(tmp_path / "shards")).val
+    assert val is not None
+    assert all(torch.equal(val.image(index, channels), part.image(index, channels)) for index in range(2))
+    assert len(list(stream([str(tmp_path / "shards" / "train-000000.tar")], 2))) == 6
+
+
+@pytest.mark.parametrize("kind", ["gzip", "sparse", "truncated"])
+def test_shards_that_would_grow_are_refused(kind: str, shards: Path) -> None:
+    shard = sorted(shards.glob("val-*.tar"))[0]
+    if kind == "gzip":
+        shard.write_bytes(gzip.compress(shard.read_bytes()))
+    elif kind == "truncated":
+        shard.write_bytes(shard.read_bytes()[:700])
+    else:
+        header = tarfile.TarInfo("a.png")
+        header.type = tarfile.GNUTYPE_SPARSE
+        shard.write_bytes(header.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+    with pytest.raises(
+        VitletError, match=r"cannot read the shards .*plain tar files are needed, whole and not compressed"
+    ):
+        read_shards(str(shards))
 
 
 def test_a_stream_is_whole_and_keyed(shards: Path, address: str) -> None:

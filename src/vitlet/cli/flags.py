@@ -161,6 +161,6 @@ def _pairs(entries: Sequence[str]) -> dict[str, Any]:
         listed = f"[{value}]" if "," in value and value[0] not in "[({" else value
         try:
             values[name] = yaml.safe_load(listed.replace("(", "[").replace(")", "]") if "," in value else value)
-        except yaml.YAMLError as error:
+        except Exception as error:  # beside YAML's own errors those of numbers, dates and nesting
             raise VitletError(f"--model-kwargs {entry}: {value} is no value; lists are written 2,2,6.") from error
     return values

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
+from rich.text import Text
+
+from vitlet.pictures import printable
 
 if TYPE_CHECKING:
     from vitlet.analysis.probes import ProbeResult
@@ -44,7 +46,9 @@ def print_measured(result: RunResult[Any]) -> None:
     splits = {name: one.to_dict() for name, one in (("validation", result.val), ("test", result.test)) if one}
     table = _table(*splits, first="number")
     for key in next(iter(splits.values()), {}):
-        table.add_row(key, *(f"{one[key]:.0f}" if key == "count" else f"{one[key]:.2f}" for one in splits.values()))
+        table.add_row(
+            _cell(key), *(f"{one[key]:.0f}" if key == "count" else f"{one[key]:.2f}" for one in splits.values())
+        )
     if splits:
         Console().print(table)
         say(f"best of its epochs on the validation images: {result.best_epoch}")
@@ -71,7 +75,7 @@ def demo_table(results: Mapping[str, RunResult[Scores]]) -> None:
     for name, result in results.items():
         test = f"{result.test.top1:.2f}" if result.test else "n/a"
         val = f"{result.val.top1:.2f}" if result.val else "n/a"
-        table.add_row(name, str(result.best_epoch), val, test, escape(str(result.path)))
+        table.add_row(_cell(name), str(result.best_epoch), val, test, _cell(result.path))
     Console().print(table)
     for name, result in results.items():
         for warning in result.warnings:
@@ -91,7 +95,7 @@ def print_probes(results: Sequence[ProbeResult]) -> None:
     for result in results:
         linear = "n/a" if result.linear is None else f"{result.linear:.2f}"
         block, share = str(result.layer or ""), f"{result.fraction:.0%}"
-        table.add_row(result.features, block, str(result.labels), share, f"{result.knn:.2f}", linear)
+        table.add_row(_cell(result.features), block, str(result.labels), share, f"{result.knn:.2f}", linear)
     Console().print(table)
     if results:
         say(f"on {results[0].tested} images")
@@ -110,8 +114,8 @@ def print_predictions(predictions: Sequence[Mapping[str, Any]], file: TextIO | N
     table = _table("class", "probability", first="image")
     for prediction in predictions:
         for rank, guess in enumerate(prediction["classes"]):
-            image = escape(str(prediction["image"])) if rank == 0 else ""
-            table.add_row(image, escape(guess["class"]), f"{guess['probability']:.3f}")
+            image = _cell(prediction["image"]) if rank == 0 else ""
+            table.add_row(image, _cell(guess["class"]), f"{guess['probability']:.3f}")
     Console(file=file, width=160 if file else None).print(table)
 
 
@@ -122,7 +126,7 @@ def print_tasks(tasks: Mapping[str, tuple[str, float, Mapping[str, Option]]]) ->
         table = Table("flag", "default", "meaning", box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for key, option in options.items():
             default = "by preset" if option.default is None else str(option.default)
-            table.add_row(f"--{name}.{key.replace('_', '-')}", default, escape(option.help))
+            table.add_row(f"--{name}.{key.replace('_', '-')}", default, _cell(option.help))
         Console().print(table)
 
 
@@ -169,8 +173,13 @@ def print_scan(
 
 
 def say(text: str) -> None:
-    """A plain line, whatever characters it holds."""
-    Console().print(text, highlight=False, markup=False, soft_wrap=True)
+    """A plain line, whatever characters it holds: none ends it, steers the terminal, or becomes a picture."""
+    Console().print(printable(text), highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def _cell(text: object) -> Text:
+    """A name in a table, as it is written: no markup, no emoji, nothing that steers a terminal."""
+    return Text(printable(str(text)))
 
 
 def _table(*columns: str, first: str) -> Table:

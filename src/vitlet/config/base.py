@@ -28,6 +28,7 @@ from vitlet.config.task import TaskConfig
 from vitlet.errors import VitletError, nearest
 from vitlet.tasks import TASKS
 from vitlet.tasks.declared import require_task
+from vitlet.values import shown
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ class BaseConfig(
         known = [item.name for item in cls.settings()]
         weights = values.pop("task", None) or {}
         if not isinstance(weights, Mapping):
-            raise VitletError(f"{source}: 'task' needs to map task names to weights, found {weights!r}.")
+            raise VitletError(f"{source}: 'task' needs to map task names to weights, found {shown(weights)}.")
         for name in weights:
             require_task(str(name))
             if name in known:
@@ -225,8 +226,8 @@ class BaseConfig(
             values = yaml.safe_load(text) or {}
         except OSError as problem:
             raise VitletError(f"cannot read the configuration {path}: {problem.strerror}.") from problem
-        except (yaml.YAMLError, UnicodeDecodeError) as problem:
-            reason = " ".join(str(problem).split())
+        except Exception as problem:  # beside its own errors those of numbers and dates, and of too deep a nesting
+            reason = " ".join(str(problem).split())[:300]
             raise VitletError(f"{path} is not a plain YAML file: {reason}.") from problem
         if not isinstance(values, dict):
             raise VitletError(f"{path} needs to hold 'key: value' lines, found {type(values).__name__}.")

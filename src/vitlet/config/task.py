@@ -8,7 +8,7 @@ from typing import Any, Literal, get_type_hints
 
 from vitlet.errors import VitletError, nearest
 from vitlet.tasks.declared import Option, declared_options
-from vitlet.values import coerce
+from vitlet.values import coerce, shown
 
 
 def _term(default: Any, help_text: str) -> Any:
@@ -54,7 +54,7 @@ class TaskConfig:
         """Checked options from plain values; unknown keys are refused with the nearest known one."""
         chosen = {} if chosen is None else chosen
         if not isinstance(chosen, Mapping):
-            raise VitletError(f"{source}: {name!r} needs to map its options to values, found {chosen!r}.")
+            raise VitletError(f"{source}: {name!r} needs to map its options to values, found {shown(chosen)}.")
         known = declared_options(name) | TERM_OPTIONS
         values = {}
         for key, value in chosen.items():

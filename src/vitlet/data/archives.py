@@ -5,8 +5,10 @@ Refused: absolute paths, ``..``, links, devices, and members or archives that gr
 
 from __future__ import annotations
 
+import lzma
 import os
 import shutil
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -30,7 +32,8 @@ MAX_SMALL = 64 * 2**20
 """Up to this many bytes together, any ratio will do."""
 
 _BROKEN = (
-    tarfile.TarError, zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError, ValueError
+    tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, OSError, EOFError, RuntimeError,
+    NotImplementedError, ValueError, IndexError, MemoryError
 )  # fmt: skip
 
 
@@ -121,7 +124,7 @@ class ArchiveTree:
                 advice = "Unpack it, or make a plain tar or zip."
                 raise VitletError(f"{file} is a compressed tar, which cannot be read in place. {advice}") from None
             raise VitletError(f"{file} is neither a zip nor a tar file, or is damaged.") from None
-        except (OSError, zipfile.BadZipFile, tarfile.TarError, EOFError) as problem:
+        except _BROKEN as problem:
             raise VitletError(f"cannot read the archive {file}: {first_line(problem)}.") from problem
         return ArchiveTree(file, dict(sorted(found.items())), tuple(others))
 
@@ -134,11 +137,11 @@ class ArchiveTree:
                 opened.seek(offset)
                 return opened.read(size)
         process = os.getpid()
-        if process not in self._open:
-            self._open[process] = zipfile.ZipFile(self.file)
         try:
+            if process not in self._open:
+                self._open[process] = zipfile.ZipFile(self.file)
             return self._open[process].read(member)
-        except (zipfile.BadZipFile, OSError, RuntimeError, EOFError) as problem:
+        except _BROKEN as problem:
             raise VitletError(f"cannot read {path} in {self.file}: {first_line(problem)}.") from problem
 
     def images(self, paths: Sequence[PurePosixPath], labels: Sequence[int]) -> ArchivedImages:

@@ -168,7 +168,9 @@ def _pixels(image: Image.Image, channels: int) -> Bytes:
 
 def _to_bytes(values: NDArray[np.generic]) -> Bytes:
     """Sixteen-bit (and wider) grey scaled to eight: 65535 becomes 255; floats are 0 to 1, to 255 or to 65535."""
-    numbers = np.nan_to_num(values.astype(np.float64))
+    numbers = values.astype(np.float64)
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"{int((~np.isfinite(numbers)).sum())} of its pixels are not finite numbers")
     if values.dtype.kind == "f":
         top = next((top for top in (1.0, 255.0) if numbers.max(initial=0.0) <= top), 65535.0)
     else:

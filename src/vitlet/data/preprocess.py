@@ -9,8 +9,13 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as V
 
+from vitlet.errors import VitletError
+
 LONGEST = 32
 """Sides that would be scaled to more than so many times the input are cut first: a thread of pixels fills no memory."""
+
+MAX_SIDE = 8192
+"""Pixels a side of what a network may take: a stranger's file fills no memory."""
 
 
 class Preprocess:
@@ -24,6 +29,8 @@ class Preprocess:
     """
 
     def __init__(self, size: tuple[int, int], *, crop_pct: float, mean: Sequence[float], std: Sequence[float]) -> None:
+        if max(size) > MAX_SIDE:
+            raise VitletError(f"the input of a network has at most {MAX_SIDE} pixels a side, found {size}.")
         self.size, self.crop_pct, self.mean, self.std = size, crop_pct, list(mean), list(std)
         self._scale = 1 / (255 * torch.tensor(self.std))[:, None, None]
         self._shift = (torch.tensor(self.mean) / torch.tensor(self.std))[:, None, None]

@@ -8,8 +8,10 @@ Each sample is an image file and a ``.cls`` file with its label, as the webdatas
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import re
+import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
@@ -18,12 +20,14 @@ from typing import Any
 from urllib.request import urlopen
 
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from vitlet.data.archives import MAX_MEMBER, HostileMemberError, checked_members
 from vitlet.data.augment import Augmenter
 from vitlet.data.decode import IMAGE_SUFFIXES, decode_image
-from vitlet.data.images import Dataset, EncodedImages, ImageSet
+from vitlet.data.images import Arrays, Dataset, Derived, EncodedImages, ImageSet
 from vitlet.data.loading import begin_worker
 from vitlet.data.randomness import keyed_uniforms, mix_seed
 from vitlet.errors import VitletError, first_line, require_extra
@@ -100,7 +104,7 @@ def read_shards(data: str) -> Dataset:
         index = json.loads(text)
         classes = tuple(str(name) for name in index["classes"])
         splits = {str(split): {str(n): int(c) for n, c in files.items()} for split, files in index["splits"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise VitletError(f"cannot read the index {INDEX} of {data}: {first_line(problem)}.") from problem
     for name in (name for files in splits.values() for name in files):
         if not re.fullmatch(r"[\w-][\w.-]*\.tar", name):
@@ -121,11 +125,8 @@ def read_shards(data: str) -> Dataset:
 def stream(urls: Sequence[str], classes: int) -> Iterator[Sample]:
     """All samples of these shards, in order."""
     webdataset = require_extra("webdataset", "shards", "streaming shards")
-    everything = webdataset.WebDataset(
-        list(urls), shardshuffle=False, nodesplitter=_all_of_them, workersplitter=_all_of_them, empty_check=False
-    )
     try:
-        for sample in everything:
+        for sample in webdataset.tariterators.group_by_keys(_files(urls, webdataset.gopen)):
             kind = next((suffix[1:] for suffix in IMAGE_SUFFIXES if suffix[1:] in sample), None)
             if kind is None or "cls" not in sample:
                 raise VitletError(
@@ -135,12 +136,27 @@ def stream(urls: Sequence[str], classes: int) -> Iterator[Sample]:
             if not 0 <= label < classes:
                 raise VitletError(f"the sample {sample['__key__']} has the label {label}; there are {classes} classes.")
             yield str(sample["__key__"]), sample[kind], label
-    except (OSError, ValueError, EOFError) as problem:
-        raise VitletError(f"cannot read the shards {urls[0]} ...: {first_line(problem)}.") from problem
+    except VitletError:
+        raise
+    except Exception as problem:  # damaged shards fail in many ways
+        raise VitletError(
+            f"cannot read the shards {urls[0]} ...: {first_line(problem)}; plain tar files are needed, whole and not"
+            " compressed."
+        ) from problem
 
 
-def _all_of_them(sources: Any) -> Any:
-    return sources
+def _files(urls: Sequence[str], gopen: Any) -> Iterator[dict[str, Any]]:
+    """The files of shards as webdataset groups them; it would unpack compressed and sparse ones without a limit."""
+    for url in urls:
+        with gopen(url) as opened, tarfile.open(fileobj=opened, mode="r|") as tar:
+            for path, size, info in checked_members(tar):
+                if size > MAX_MEMBER:
+                    raise HostileMemberError(f"{info.name!r} has {size:,} bytes")
+                content = tar.extractfile(info)
+                if content is not None and not path.name.startswith("__"):
+                    yield {"fname": info.name, "data": content.read(), "__url__": url}
+                tar.members = []  # type: ignore[attr-defined]  # tarfile keeps them all
+        yield {}  # the end of a shard
 
 
 class ShardBatches(IterableDataset[Any]):
@@ -225,7 +241,7 @@ class ShardBatches(IterableDataset[Any]):
 
 
 def write_shards(dataset: Dataset, folder: Path, *, per_shard: int = 1000) -> None:
-    """Write a dataset as shards with their index; the encoded images are copied as they are."""
+    """Write a dataset as shards with their index; encoded images are copied as they are, arrays become PNG."""
     webdataset = require_extra("webdataset", "shards", "writing shards")
     folder.mkdir(parents=True, exist_ok=True)
     splits: dict[str, dict[str, int]] = {}
@@ -236,9 +252,24 @@ def write_shards(dataset: Dataset, folder: Path, *, per_shard: int = 1000) -> No
             members = range(start, min(start + per_shard, len(images)))
             with webdataset.TarWriter(str(folder / name)) as writer:
                 for index in members:
-                    kind = Path(images.name(index)).suffix.lstrip(".").lower() or "png"
-                    sample = {"__key__": f"{split}-{index:08d}", kind: images.content(index)}
+                    kind, content = _encoded(images, index)
+                    sample = {"__key__": f"{split}-{index:08d}", kind: content}
                     writer.write({**sample, "cls": str(images.labels[index])})
             files[name] = len(members)
     described = {"classes": list(dataset.classes), "splits": splits}
     (folder / INDEX).write_text(json.dumps(described, ensure_ascii=False, indent=1), encoding="utf-8")
+
+
+def _encoded(images: ImageSet, index: int) -> tuple[str, bytes]:
+    """The ending and the bytes of an image file."""
+    while isinstance(images, Derived):
+        images, index = images.locate(index)
+    if not isinstance(images, Arrays):
+        suffix = Path(images.name(index)).suffix.lower()
+        return (suffix if suffix in IMAGE_SUFFIXES else ".png")[1:], images.content(index)
+    pixels = images.images[index].permute(1, 2, 0).numpy()
+    if pixels.shape[2] > 4:
+        raise VitletError(f"{images.name(index)} has {pixels.shape[2]} channels; image files in shards have 1 to 4.")
+    file = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(file, "PNG")
+    return "png", file.getvalue()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -121,9 +119,9 @@ def _classes(file: Path, labels: Sequence[str], fewest: int) -> tuple[tuple[str,
 def read_numpy(file: Path) -> Dataset:
     """An ``.npz`` file with ``x_train``, ``y_train`` and perhaps ``x_val``, ``y_val``, ``x_test``, ``y_test``."""
     try:
-        with np.load(file, allow_pickle=False) as opened:
-            arrays = {name: opened[name] for name in opened.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as problem:
+        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+    except Exception as problem:  # damaged archives fail in many ways; a lone array is no archive
         raise VitletError(f"cannot read the arrays of {file}: {first_line(problem)}.") from problem
     if "x_train" not in arrays or "y_train" not in arrays:
         raise VitletError(f"{file} holds {', '.join(arrays) or 'nothing'}; it needs x_train and y_train.")
@@ -135,7 +133,10 @@ def read_numpy(file: Path) -> Dataset:
                 raise VitletError(f"{file}: y_{split} needs to be one whole number per image.")
             if not len(labels):
                 raise VitletError(f"{file}: y_{split} is empty; leave x_{split} and y_{split} out, or fill them.")
-            sets[split] = Arrays.of(arrays[f"x_{split}"], labels.tolist())
+            try:
+                sets[split] = Arrays.of(arrays[f"x_{split}"], labels.tolist())
+            except VitletError as problem:
+                raise VitletError(f"{file}, x_{split}: {problem}") from None
     count = 1 + max(max(images.labels) for images in sets.values())
     if min(min(images.labels) for images in sets.values()) < 0 or count < 2:
         raise VitletError(f"{file}: labels need to be 0 or more, and of at least two classes.")

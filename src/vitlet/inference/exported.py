@@ -24,7 +24,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from vitlet.data.preprocess import Preprocess
+from vitlet.data.preprocess import MAX_SIDE, Preprocess
 from vitlet.errors import VitletError, first_line
 from vitlet.inference.runtimes import Dtype, OnnxNetwork, OpenVinoNetwork, TorchNetwork
 from vitlet.models.factory import rebuild
@@ -93,7 +93,7 @@ def read_export(folder: Path) -> Exported:
         sums = {str(name): str(value) for name, value in found["sha256"].items()}
         about = Exported(**{name: kind(found[name]) for name, kind in _KINDS.items()})
         _check(about)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as problem:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as problem:
         raise VitletError(f"{file} is not the manifest of an export: {first_line(problem)}.") from problem
     for name, expected in sums.items():
         path = folder / Path(name).name  # a name, never a way out of the folder
@@ -111,6 +111,8 @@ def _check(about: Exported) -> None:
     size, crop = own["input_size"], own["crop_pct"]
     if not isinstance(size, list) or len(size) != 3 or not all(type(side) is int and side > 0 for side in size):
         raise ValueError(f"input_size is {size!r}; it needs to be channels, height and width")
+    if max(size) > MAX_SIDE:
+        raise ValueError(f"input_size is {size!r}; at most {MAX_SIDE} pixels a side are taken")
     for name in ("mean", "std"):
         numbers = isinstance(own[name], list) and all(is_number(value, LARGEST_PIXEL) for value in own[name])
         if not numbers or len(own[name]) != size[0]:

@@ -59,7 +59,7 @@ def read_description(file: Path) -> Mapping[str, Any]:
     """What ``config.json`` beside the weights says of their network (timm's local-dir layout); empty without one."""
     try:
         found = json.loads((file.parent / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

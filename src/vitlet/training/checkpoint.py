@@ -141,7 +141,7 @@ class Checkpoints:
         for path in reversed(self._own()):
             try:
                 return Checkpoint(path, _verified(path)), damaged
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
                 damaged.append(f"the checkpoint {path} is damaged: {first_line(problem)}")
         if damaged:
             raise VitletError(

@@ -100,6 +100,13 @@ def train_job(
             return _train(config, find_job, world, title, given, options)
         except RuntimeError as problem:
             raise _lost_process(problem, world) or problem from problem
+        except ValueError as problem:
+            if "more than 1 value per channel" not in str(problem):
+                raise
+            raise VitletError(
+                "batch normalization found one value per channel, which has no variance: one image, where the grid is"
+                " 1x1. Use a larger --batch-size (for each process and accumulated part), or larger images."
+            ) from problem
 
 
 def _train(

@@ -42,6 +42,7 @@ def run(words: list[str]) -> int:
     from vitlet.data.decode import describe_others
     from vitlet.inference.ensemble import Answer, Ensemble, classify
     from vitlet.inference.predict import check_topk
+    from vitlet.pictures import printable
 
     check_targets(chosen.output, chosen.embed)
     check_topk(chosen.topk)
@@ -49,14 +50,14 @@ def run(words: list[str]) -> int:
     others: list[Path] = []
     files = image_files(chosen.images, sys.stdin, others)
     for note in (*ensemble.notes, *([describe_others(others)] if others else [])):
-        print(f"note: {note}", file=sys.stderr)
+        print(f"note: {printable(note)}", file=sys.stderr)
     answers: list[Answer] = []
     problems: list[Answer] = []
     with progress_bar("images", len(files)) as progress:
         for answer in classify(ensemble, files, topk=chosen.topk, batch_size=chosen.batch_size, progress=progress):
             (problems if answer.problem else answers).append(answer)
             if answer.problem:
-                print(f"passed over: {answer.problem}", file=sys.stderr)
+                print(f"passed over: {printable(answer.problem)}", file=sys.stderr)
     if not answers:
         raise VitletError(f"none of {len(problems)} images could be read; the first: {problems[0].problem}")
     if chosen.embed:

@@ -64,7 +64,7 @@ class DensePredictor(ABC):
         try:
             about = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             opened = build(about["architecture"], about["model_args"], _pair(about["fixed"]) or (32, 32))
-        except (OSError, ValueError, KeyError, TypeError) as problem:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
             raise VitletError(f"cannot use the weights in {folder}: {first_line(problem)}.") from problem
         found = cls(config, opened.backbone, Levels(opened), about)
         try:
