@@ -12,6 +12,7 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -602,3 +603,26 @@ def test_write_digits_twice_differs(tmp_path: Path) -> None:
     second = write_digits(tmp_path / "b", classes=1, per_class=2, skip=2)
     contents = [file.read_bytes() for root in (first, second) for file in sorted(root.rglob("*.png"))]
     assert len(set(contents)) == 4
+
+
+def test_far_more_validation_than_training_images_are_cut_down() -> None:
+    def sizes(**changes: Any) -> tuple[int, int, str]:
+        found = load_dataset(Request("digits", **changes))
+        assert found.val is not None
+        return len(found.train), len(found.val), found.note
+
+    train, val, note = sizes(val_fraction=0.5, per_class=2)
+    assert (train, val) == (20, 100)  # ten of each class
+    assert "validation images used: 100 of 7" in note
+    train, val, note = sizes(val_fraction=0.5, per_class=8)  # nine times as many: as in earlier versions
+    assert train == 80
+    assert 700 < val < 730
+    assert "validation images used" not in note
+    assert "validation images used" not in sizes(val_fraction=0.5)[2]
+    assert set(validation_keys(val_fraction=0.5, per_class=2)) <= set(validation_keys(val_fraction=0.5))
+
+
+def validation_keys(**changes: Any) -> list[str]:
+    val = load_dataset(Request("digits", **changes)).val
+    assert val is not None
+    return [val.key(index) for index in range(len(val))]

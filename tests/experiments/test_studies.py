@@ -21,6 +21,7 @@ from PIL import Image
 from scipy import stats
 
 from vitlet.cli import main
+from vitlet.config import RunConfig
 from vitlet.errors import VitletError
 from vitlet.experiments.studies.cell import located, run_cell
 from vitlet.experiments.studies.definition import Cell, Study, read_study
@@ -374,6 +375,39 @@ def test_where_records_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     Path("noname").write_text(before)
     assert main(["study", "noname"]) == 2
     assert "needs to end in .yaml" in capsys.readouterr().err
+
+
+def test_a_study_without_cells_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"table": "drloc_table4", "datasets": {"mine": {"data": "digits"}}}, "'mine', which is not in the table"),
+        ({"table": "drloc_table4", "datasets": {"cifar11": {}}}, "Did you mean 'cifar10'"),
+        ({"arms": {"plain": {}}, "arms_of": {"data/model": []}}, "study cut has no cells: no arm runs"),
+    ]
+    for values, sentence in cases:
+        (tmp_path / "cut.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+        assert main(["study", "cut.yaml", "--list"]) == 2
+        assert sentence in capsys.readouterr().err
+
+
+def test_listing_a_table_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for seeds in ("1", "2"):
+        assert main(["study", "drloc_table6", "--scale", "small", "--seeds", seeds, "--list"]) == 0
+        assert (f"seed-{int(seeds) - 1}" in (out := capsys.readouterr().out)) and f"seed-{seeds}" not in out
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_arm_may_have_no_task(tmp_path: Path) -> None:
+    settings = {**TINY.get("settings", {}), "task": {"drloc": 0.5}, "drloc": {"hidden": 16}}
+    study = read_study(write(tmp_path / "grid.yaml", settings=settings, arms={"with": {}, "without": {"task": "none"}}))
+    tasks = {cell.arm: RunConfig.from_dict(study.values(cell)).tasks for cell in study.cells()}
+    assert list(tasks["with"]) == ["drloc"]
+    assert tasks["without"] == {}
 
 
 def test_missing_data_keeps_only_its_own_cells(

@@ -200,6 +200,8 @@ class BaseConfig(
             raise VitletError(f"{source} is of `vitlet {job}`; needed settings of `vitlet {cls.JOB}`.")
         known = [item.name for item in cls.settings()]
         weights = values.pop("task", None) or {}
+        if weights == "none":  # in a study: over tasks, and their options, that are set elsewhere
+            weights, values = {}, {key: value for key, value in values.items() if key not in TASKS}
         if not isinstance(weights, Mapping):
             raise VitletError(f"{source}: 'task' needs to map task names to weights, found {shown(weights)}.")
         for name in weights:

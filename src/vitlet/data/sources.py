@@ -22,6 +22,11 @@ from vitlet.errors import VitletError, nearest
 
 ARCHIVE_SUFFIXES = (".zip", ".tar")
 TABLE_SUFFIXES = (".csv", ".parquet", ".pq")
+OVERSIZED = 10
+"""Held-out images for each training image beyond which they are cut down by the same share as the training images."""
+
+LEAST_VALIDATION = 10
+"""Images of each class that such a cut leaves."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +89,14 @@ def load_dataset(request: Request) -> Dataset:
         notes.append(f"validation images: {len(val)} of {total}, held out by class, seed {request.seed}{grouped}")
     elif val is None:
         notes.append("no validation images: the last epoch is the result")
-    full = len(train)
+    full, held_out = len(train), dataset.val is None and request.folds is None
     train = keep(train, fraction=request.fraction, per_class=request.per_class, seed=request.seed)
     if len(train) < full:
         notes.append(f"training images used: {len(train)} of {full}")
+        if held_out and val is not None and len(val) > OVERSIZED * len(train):
+            held = len(val)
+            val = keep(val, fraction=len(train) / full, seed=request.seed, least=LEAST_VALIDATION)
+            notes.append(f"validation images used: {len(val)} of {held}, which were far more than the training images")
     return replace(dataset, train=train, val=val, note="; ".join(notes) or "its splits as given")
 
 

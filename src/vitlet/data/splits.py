@@ -100,13 +100,15 @@ def fold(
     return _pick(images, set(range(len(images))) - held), _pick(images, held)
 
 
-def keep(images: ImageSet, *, fraction: float = 1.0, per_class: int | None = None, seed: int = 0) -> ImageSet:
-    """A share, or a number, of the images of every class; larger shares contain smaller ones."""
+def keep(
+    images: ImageSet, *, fraction: float = 1.0, per_class: int | None = None, seed: int = 0, least: int = 1
+) -> ImageSet:
+    """A share, or a number, of the images of every class, ``least`` if it has them; larger ones contain smaller."""
     if fraction >= 1.0 and per_class is None:
         return images
     chosen: set[int] = set()
     for label, members in ranked(images, seed, "keep").items():
-        count = max(1, round(fraction * len(members)))
+        count = max(least, round(fraction * len(members)))
         if per_class is not None:
             if per_class > len(members):
                 raise VitletError(f"class {label} has {len(members)} training images, per_class asks for {per_class}.")

@@ -58,6 +58,7 @@ def plot_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path, *, 
                 if chance is not None:
                     axis.axhline(chance, color="0.5", linestyle=":", label="chance (constant guess)")
         axis.set(title=title, xlabel="epoch")
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid(alpha=0.3)
         axis.legend()
     save_figure(figure, path)

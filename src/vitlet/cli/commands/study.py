@@ -43,7 +43,7 @@ def run(words: list[str]) -> int:
     from vitlet.experiments.studies.paths import StudyPaths, alone
     from vitlet.experiments.studies.records import records_folder
 
-    study, file = find_study(chosen.study, scale=chosen.scale, seeds=chosen.seeds)
+    study, file = find_study(chosen.study, scale=chosen.scale, seeds=chosen.seeds, write=not chosen.list)
     place = StudyPaths(file, chosen.output or records_folder(file), chosen.work / study.name, chosen.data_dir)
     with nullcontext() if chosen.list else alone(place.work):
         return _run(study, place, chosen)

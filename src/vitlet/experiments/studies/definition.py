@@ -115,7 +115,12 @@ class Study:
         return row.paper if row else None
 
     def check(self) -> None:
-        """Refuse a study any of whose runs has a setting that cannot be."""
+        """Refuse a study without runs, or any of whose runs has a setting that cannot be."""
+        if next(self.cells(), None) is None:
+            rows = (
+                f"the table {self.table} has no row of these datasets, models and arms" if self.table else "no arm runs"
+            )
+            raise VitletError(f"study {self.name} has no cells: {rows}.")
         for cell in self.cells():
             values = self.values(cell)
             first = values.pop("first", None)
@@ -152,15 +157,21 @@ def over_recipe(values: CellSettings, given: CellSettings) -> dict[str, Any]:
     return join(below, given)
 
 
-def read_study(path: Path) -> Study:
-    """A study from its YAML file; a mistyped key is answered with the nearest known one."""
-    values = RunConfig.read(path)
+def read_study(path: Path, values: CellSettings | None = None) -> Study:
+    """A study from its YAML file, or from what that would hold; a mistyped key is answered with the nearest one."""
+    values = RunConfig.read(path) if values is None else values
     for key in values:
         if key not in KEYS:
             raise VitletError(f"{path}: unknown key {str(key)!r}.{nearest(str(key), KEYS)} Known: {', '.join(KEYS)}.")
     table = values.get("table")
     if table is not None:
-        values = {**_axes_of(str(table), coerce(values.get("scale", "full"), Scale, f"{path}: scale")), **values}
+        axes = _axes_of(str(table), coerce(values.get("scale", "full"), Scale, f"{path}: scale"))
+        for axis, known in axes.items():
+            for name in _mapping(values.get(axis) or {}, f"{path}: {axis!r}", "names to settings"):
+                if name not in known:
+                    hint = nearest(str(name), known) or f" Known: {', '.join(known)}."
+                    raise VitletError(f"{path}: {axis} has {name!r}, which is not in the table {table}.{hint}")
+        values = {**axes, **values}
     if not values.get("arms"):
         raise VitletError(f"{path}: a study needs 'arms': what is compared, name by name; or 'table', one of a paper.")
     name = path.parent.name if path.stem == "study" else path.stem

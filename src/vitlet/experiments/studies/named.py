@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -13,30 +14,36 @@ from vitlet.experiments.studies.definition import Study, read_study
 ROOT = Path("studies")
 
 
-def find_study(name: str, *, scale: Scale | None = None, seeds: int | None = None) -> tuple[Study, Path]:
+def find_study(
+    name: str, *, scale: Scale | None = None, seeds: int | None = None, write: bool = True
+) -> tuple[Study, Path]:
     """A study and its YAML file; a paper's table becomes ``studies/TABLE/study.yaml`` first.
 
     Args:
         name: of the file, its folder, a folder in ``studies/``, or a table of a paper.
         scale: of a table [full].
         seeds: of a table, how many (default: as many as the paper has, 3 where it does not say).
+        write: that file; without it nothing is left behind.
     """
-    file = _study_file(name, scale or "full", seeds)
-    study = read_study(file)
+    file, values = _study_file(name, scale or "full", seeds)
+    study = read_study(file, values)
     if scale not in (None, study.scale):
         raise VitletError(f"--recipe-size {scale} was asked for, but {file} has scale {study.scale}. Change it there.")
     if seeds not in (None, len(study.seeds)):
         raise VitletError(f"--seeds {seeds} was asked for, but {file} has {len(study.seeds)} seeds. Change it there.")
+    if values is not None and write:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")
     return study, file
 
 
-def _study_file(name: str, scale: Scale, seeds: int | None) -> Path:
-    """The YAML file that a name means; that of a paper's table is written where it is not there."""
+def _study_file(name: str, scale: Scale, seeds: int | None) -> tuple[Path, dict[str, Any] | None]:
+    """The YAML file that a name means, and what that of a paper's table is to hold where it is not there."""
     for path in (Path(name), Path(name) / "study.yaml", ROOT / f"{name}.yaml", ROOT / name / "study.yaml"):
         if path.is_file():
             if path.suffix not in (".yaml", ".yml"):
                 raise VitletError(f"{path} is no study: its file needs to end in .yaml or .yml.")
-            return path
+            return path, None
     if name not in PAPER_TABLES:
         there = sorted(path.parent.name for path in ROOT.glob("*/study.yaml"))
         raise VitletError(
@@ -45,12 +52,9 @@ def _study_file(name: str, scale: Scale, seeds: int | None) -> Path:
             f"{nearest(name, [*there, *PAPER_TABLES])}"
         )
     file = ROOT / (name if scale == "full" else f"{name}-{scale}") / "study.yaml"
-    if not file.is_file():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        title = PAPER_TABLES[name].title + ("" if scale == "full" else f", at {scale} size{_stand_ins(name, scale)}")
-        values = {"title": title, "table": name, "scale": scale, "seeds": seeds or PAPER_TABLES[name].seeds}
-        file.write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")
-    return file
+    title = PAPER_TABLES[name].title + ("" if scale == "full" else f", at {scale} size{_stand_ins(name, scale)}")
+    seeds = seeds or PAPER_TABLES[name].seeds
+    return file, None if file.is_file() else {"title": title, "table": name, "scale": scale, "seeds": seeds}
 
 
 def _stand_ins(table: str, scale: Scale) -> str:
