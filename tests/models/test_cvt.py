@@ -16,6 +16,7 @@ from transformers import CvtConfig, CvtForImageClassification, CvtModel
 import vitlet
 from vitlet.errors import VitletError
 from vitlet.models.cvt import CvT, checkpoint_filter_fn
+from vitlet.models.cvt_layers import OutsideEpsilonNorm, SharedConvAttention
 from vitlet.models.factory import build_model
 from vitlet.tasks.attention_distance import AttentionDistance
 
@@ -31,7 +32,9 @@ def count(model: nn.Module) -> int:
     [
         ("cvt_13", {}, 19_997_480),
         ("cvt_21", {}, 31_622_696),
-        ("cvt_13", {"num_classes": 100, "class_token": False}, 19_650_596),  # as run by the authors of DRLoc: 19.6 M
+        ("cvt_13", {"num_classes": 100, "class_token": False}, 19_650_596),
+        ("cvt_13_lucidrains", {"num_classes": 100}, 19_589_796),  # as run by the authors of DRLoc
+        ("cvt_13_lucidrains", {}, 19_936_296),
     ],
 )
 def test_parameter_counts(name: str, options: dict[str, Any], parameters: int) -> None:
@@ -153,3 +156,63 @@ def test_class_token_or_mean() -> None:
     torch.testing.assert_close(model.forward_head(tokens), model.head(tokens[:, 0]))
     model.reset_classifier(3, "avg")
     torch.testing.assert_close(model.forward_head(tokens), model.head(tokens[:, 1:].mean(1)))
+
+
+OUR_NAMES = (
+    (r"^layers\.(\d)\.0\.", r"stages.\1.patch_embed.proj."),
+    (r"^layers\.(\d)\.1\.", r"stages.\1.patch_embed.norm."),
+    (r"^layers\.(\d)\.2\.layers\.", r"stages.\1.blocks."),
+    (r"\.0\.norm\.", ".norm1."),
+    (r"\.0\.to_(q|kv)\.net\.0\.", r".attn.conv_proj_\1.conv."),
+    (r"\.0\.to_(q|kv)\.net\.1\.", r".attn.conv_proj_\1.bn."),
+    (r"\.0\.to_(q|kv)\.net\.2\.", r".attn.proj_\1."),
+    (r"\.0\.to_out\.0\.", ".attn.proj."),
+    (r"\.1\.net\.0\.", ".norm2."),
+    (r"\.1\.net\.1\.", ".mlp.fc1."),
+    (r"\.1\.net\.4\.", ".mlp.fc2."),
+    (r"\.g$", ".weight"),
+    (r"\.b$", ".bias"),
+    (r"^to_logits\.2\.", "head."),
+)
+"""From those of lucidrains' vit-pytorch."""
+
+
+@pytest.mark.heavy
+def test_logits_equal_those_of_lucidrains() -> None:
+    """With copied weights; the package now has its epsilon under the root, which is the difference that is left."""
+    library = pytest.importorskip("vit_pytorch.cvt")
+    reference = library.CvT(num_classes=7).eval()
+    model, _ = build_model("cvt_13_lucidrains", num_classes=7)
+    weights = {}
+    for name, tensor in reference.state_dict().items():
+        if name.endswith(("running_mean", "running_var")):
+            tensor.uniform_(0.5, 2.0)
+        for pattern, ours in OUR_NAMES:
+            name = re.sub(pattern, ours, name)
+        weights[name] = tensor.view_as(model.state_dict()[name])
+    model.eval().load_state_dict(weights)
+    images = torch.randn(2, 3, 96, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(model(images), reference(images), rtol=1e-3, atol=1e-4)
+
+
+def test_the_epsilon_is_outside_the_root() -> None:
+    tokens = torch.tensor([[1.0, 3.0, 5.0, 7.0]])  # mean 4, variance 5
+    norm = OutsideEpsilonNorm(4, eps=0.5)
+    torch.testing.assert_close(norm(tokens), (tokens - 4) / (5**0.5 + 0.5))
+
+
+def test_keys_and_values_share_a_convolution() -> None:
+    model = CvT(num_classes=3, attn_layer=SharedConvAttention, class_token=False, **SMALL).eval()
+    attention: Any = model.stages[2].blocks[0].attn  # type: ignore[union-attr, index]
+    assert attention.scale == 16**-0.5 and attention.proj_q.bias is None and attention.proj_kv.bias is None
+    tokens, size = torch.randn(1, 15, 48), (3, 5)
+    grid = tokens.transpose(1, 2).view(1, 48, *size)
+    query = attention.proj_q(attention.conv_proj_q(grid))
+    shared = attention.conv_proj_kv(grid)
+    key, value = shared @ attention.proj_kv.weight[:48].T, shared @ attention.proj_kv.weight[48:].T
+    heads = []
+    for head in range(3):
+        own = slice(16 * head, 16 * (head + 1))
+        heads.append((query[..., own] @ key[..., own].transpose(1, 2) / 4).softmax(-1) @ value[..., own])
+    torch.testing.assert_close(attention(tokens, size), attention.proj(torch.cat(heads, dim=-1)))

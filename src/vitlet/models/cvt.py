@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from timm.layers.drop import calculate_drop_path_rates
 from timm.layers.pool1d import global_pool_nlc
 from torch import Tensor, nn
 
-from vitlet.models.cvt_layers import ConvBlock, ConvEmbed, Stage
+from vitlet.models.cvt_layers import (
+    ConvAttention,
+    ConvBlock,
+    ConvEmbed,
+    OutsideEpsilonNorm,
+    SharedConvAttention,
+    Stage,
+)
 from vitlet.models.layered import LayeredModel, as_map, as_pair
 from vitlet.models.registered import register, timm_cfg
 from vitlet.values import ImageSize
@@ -38,8 +45,11 @@ class CvT(LayeredModel):
         embed_dims, depths, num_heads: of the stages.
         kernels, strides, paddings: of the stages' convolutional embeddings.
         kv_stride: of the convolutions before keys and values.
-        class_token: as published; without, as in the experiments of DRLoc.
+        class_token: as published, or none.
         act_layer: gelu as in Hugging Face's transformers; the original code trained with quick_gelu.
+        norm_layer, attn_layer: of the embeddings and blocks.
+        final_norm: a norm before the head.
+        weight_init: trunc_normal, as published, or torch: what torch's layers begin with.
     """
 
     LAYERS = "stages"
@@ -60,6 +70,10 @@ class CvT(LayeredModel):
         kv_stride: int = 2,
         class_token: bool = True,
         act_layer: str = "gelu",
+        norm_layer: type[nn.Module] = nn.LayerNorm,
+        attn_layer: type[ConvAttention | SharedConvAttention] = ConvAttention,
+        final_norm: bool = True,
+        weight_init: Literal["trunc_normal", "torch"] = "trunc_normal",
         drop_rate: float = 0.0,
         proj_drop_rate: float = 0.0,
         attn_drop_rate: float = 0.0,
@@ -78,17 +92,19 @@ class CvT(LayeredModel):
         self.feature_info: list[dict[str, Any]] = []
         stages, channels, reduction = [], in_chans, 1
         for index, dim in enumerate(embed_dims):
-            embed = ConvEmbed(channels, dim, kernels[index], strides[index], paddings[index])
+            embed = ConvEmbed(channels, dim, kernels[index], strides[index], paddings[index], norm_layer)
             rest = (mlp_ratio, kv_stride, act_layer, proj_drop_rate, attn_drop_rate)
-            blocks = [ConvBlock(dim, num_heads[index], *rest, next(rates)) for _ in range(depths[index])]
+            kinds = (norm_layer, attn_layer)
+            blocks = [ConvBlock(dim, num_heads[index], *rest, next(rates), *kinds) for _ in range(depths[index])]
             stages.append(Stage(embed, dim, blocks, class_token and index == len(embed_dims) - 1))
             channels, reduction = dim, reduction * strides[index]
             self.feature_info.append({"module": f"stages.{index}", "num_chs": dim, "reduction": reduction})
         self.stages = nn.ModuleList(stages)
-        self.norm = nn.LayerNorm(self.num_features)
+        self.norm = norm_layer(self.num_features) if final_norm else nn.Identity()
         self.head_drop = nn.Dropout(drop_rate)
         self.reset_classifier(num_classes, global_pool or ("token" if class_token else "avg"))
-        self.init_weights()
+        if weight_init == "trunc_normal":
+            self.init_weights()
 
     def init_weights(self) -> None:
         """Linear layers and the class token from a narrow normal distribution."""
@@ -180,3 +196,21 @@ _KINDS: dict[str, tuple[dict[str, Any], str]] = {
 for _name, (_sizes, _about) in _KINDS.items():
     _cfg = {**_CFG, "hf_hub_id": f"microsoft/{_name.replace('_', '-')}"}
     register(__name__, f"{_name}.microsoft_in1k", CvT, _sizes, _cfg, _about, filter_fn=checkpoint_filter_fn)
+
+_LUCIDRAINS = {
+    "paddings": (3, 1, 1),
+    "class_token": False,
+    "norm_layer": OutsideEpsilonNorm,
+    "attn_layer": SharedConvAttention,
+    "final_norm": False,
+    "weight_init": "torch",
+}
+register(
+    __name__,
+    "cvt_13_lucidrains",
+    CvT,
+    _LUCIDRAINS,
+    _CFG,
+    "CvT-13 as in lucidrains' vit-pytorch and the experiments of DRLoc: keys and values share a convolution, tokens are"
+    " averaged. 19,589,796 parameters with 100 classes.",
+)

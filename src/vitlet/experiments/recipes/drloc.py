@@ -1,7 +1,7 @@
 """The tables of "Efficient Training of Visual Transformers with Small Datasets" (NeurIPS 2021).
 
-What the paper leaves open is decided here: ResNet-50's weight of the task is not published (0.1 here), and CvT-13 has
-no class token, as in the authors' experiments. The paper has no validation images and the release reports the best test
+What the paper leaves open is decided here: ResNet-50's weight of the task is not published (0.1 here), and CvT-13 is
+lucidrains', as in the authors' experiments. The paper has no validation images and the release reports the best test
 accuracy of all epochs; these recipes train on all training images and test the last epoch, once. None has been measured
 at full size: that takes GPUs.
 """
@@ -17,7 +17,7 @@ from vitlet.config import RunConfig, TaskConfig
 from vitlet.experiments.recipes.recipe import PaperTable, Recipe, published
 
 MODELS: dict[str, dict[str, Any]] = {
-    "cvt_13": {"model": "cvt_13", "model_kwargs": {"class_token": False}},
+    "cvt_13": {"model": "cvt_13_lucidrains"},
     "swin_t": {"model": "swin_tiny_patch4_window7_224", "drop_path": 0.2},
     "t2t_vit_14": {"model": "t2t_vit_14"},
     "vit_b_16": {"model": "vit_base_patch16_224"},
