@@ -117,16 +117,16 @@ def segmenter(processes: int = 1, **changes: Any) -> Kind:
 
 
 KINDS: dict[str, Kind] = {
-    **{name: classifier(changes) for name, changes in faults.CONFIGURATIONS.items()},
-    "sharded, EMA": classifier({"fsdp": True, "model_ema": True}),
-    "pre-training, 2 processes, sharded, EMA": classifier(
-        {"pretrain": True, "processes": 2, "fsdp": True, "model_ema": True}
-    ),
     "detection, Mask R-CNN": detector(),
     "detection, cascade, 2 workers": detector(head="cascade", workers=2),
     "detection, 2 processes": detector(2, batch_size=4),
     "segmentation": segmenter(),
     "segmentation, 2 processes, 2 workers": segmenter(2, batch_size=4, workers=2),
+    "sharded, EMA": classifier({"fsdp": True, "model_ema": True}),
+    "pre-training, 2 processes, sharded, EMA": classifier(
+        {"pretrain": True, "processes": 2, "fsdp": True, "model_ema": True}
+    ),
+    **{name: classifier(changes) for name, changes in faults.CONFIGURATIONS.items()},
 }
 
 
