@@ -246,11 +246,11 @@ def test_evaluation_reads_every_image_once(folder: Path) -> None:
 def test_a_loading_process_whose_parent_is_gone_before_it_begins_ends() -> None:
     code = (
         "import multiprocessing, os, sys, time; from vitlet.data.loading import begin_worker\n"
-        "def load():\n    time.sleep(0.5); begin_worker(0); time.sleep(60)\n"
+        "def load():\n    time.sleep(0.5); begin_worker(0); time.sleep(600)\n"
         "worker = multiprocessing.get_context('fork').Process(target=load); worker.start()\n"
         "print(worker.pid, flush=True); os._exit(0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=200)
     # The worker holds the pipe as long as it lives, so we come here once it has ended.
     assert done.stdout.strip().isdecimal()
 
