@@ -1,12 +1,14 @@
 """For the site: links to files beside the pages, such as examples and tables of results, become plain names.
 
 The pages are read in the repository too, where these links work; tests/test_docs.py checks that they do. What lists
-tasks is filled in from the registry and from the cards, so that a new task touches no list.
+tasks is made from the registry and from the cards: ``python docs/hooks.py`` writes it anew, and a test compares.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +33,15 @@ def named(rows: list[list[str]]) -> list[str]:
     return [name for row in rows for name in re.findall(r"`([\w-]+)`", row[0])]
 
 
-def filled(markdown: str) -> str:
-    """A page with the lists of tasks, functions and cards in place of their comments."""
+def line(path: str) -> str:
+    """An entry of docs/api.md: a name, and the first line of its docstring."""
+    module, _, name = path.rpartition(".")
+    about = inspect.getdoc(getattr(import_module(module), name)) or ""
+    return f"- `{path}`: {about.splitlines()[0]}"
+
+
+def written(markdown: str) -> str:
+    """A page as it is to be committed: its lists of tasks, functions and cards made anew, and every entry's line."""
     from vitlet import functional
     from vitlet.tasks.registry import PUBLIC_TASKS
 
@@ -41,15 +50,25 @@ def filled(markdown: str) -> str:
         table += [f"| [{row[0]}]({card}) | {' | '.join(row[1:])} |" for row in rows]
     functions = [getattr(functional, name) for name in functional.__all__]
     lists = {
-        "task": [f"::: {module}.{name}" for name, module in PUBLIC_TASKS.items()],
-        "function": [f"::: {function.__module__}.{function.__name__}" for function in functions],
+        "task": [line(f"{module}.{name}") for name, module in PUBLIC_TASKS.items()],
+        "function": [line(f"{function.__module__}.{function.__name__}") for function in functions],
         "card": table,
     }
-    return re.sub(r"<!-- each (\w+).*-->", lambda match: "\n".join(lists[match[1]]), markdown)
+
+    def anew(match: re.Match[str]) -> str:
+        return "\n".join([match[1], "", *lists[match[2]], "", match[3]])
+
+    markdown = re.sub(r"(<!-- each (\w+) -->).*?(<!-- end -->)", anew, markdown, flags=re.DOTALL)
+    return re.sub(r"^- `(vitlet\.[\w.]+)`:.*$", lambda match: line(match[1]), markdown, flags=re.MULTILINE)
+
+
+def filled(markdown: str) -> str:
+    """A page as the site shows it: the whole documentation of each entry in place of its line."""
+    return re.sub(r"^- `(vitlet\.[\w.]+)`:.*$", r"::: \1", written(markdown), flags=re.MULTILINE)
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Fill in the lists of tasks, and take links out of the site off a page."""
+    """Put the documentation in place of its lines, and take links out of the site off a page."""
     markdown, folder = filled(markdown), (DOCS / page.file.src_uri).parent
 
     def inside(match: re.Match[str]) -> str:
@@ -67,3 +86,8 @@ def on_config(config: Any) -> Any:
     tasks = next(section["Tasks"] for section in config["nav"] if "Tasks" in section)
     tasks[1:1] = [{", ".join(named(rows)): f"tasks/{card}"} for card, rows in cards().items()]
     return config
+
+
+if __name__ == "__main__":
+    for page in (DOCS / "api.md", DOCS / "tasks" / "index.md"):
+        page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")

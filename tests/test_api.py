@@ -140,6 +140,15 @@ def test_every_task_has_one_card() -> None:
     assert [path for entry in navigation[1:] for path in entry.values()] == [f"tasks/{card}" for card in hooks.cards()]
 
 
+@pytest.mark.parametrize("page", ["api.md", "tasks/index.md"])
+def test_the_pages_can_be_read_in_the_repository(page: str) -> None:
+    """Every name has its line, and every task its row, as the docstrings and the cards have them."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert text == hooks.written(text), "run: python docs/hooks.py"
+    for name in PUBLIC_TASKS if page == "api.md" else BUILT_IN:
+        assert re.search(rf"^(- `vitlet\..*\b{name}`: \S|\| \[.*`{name}`)", text, re.MULTILINE), name
+
+
 def test_nothing_else_hides_behind_an_attribute() -> None:
     with pytest.raises(AttributeError, match="module 'vitlet' has no attribute 'attatch'"):
         _ = vitlet.attatch
