@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: demo test units test-all browser lint types models faults bench site package lock clean
+.PHONY: demo test units test-all browser lint types models faults sbom bench site package lock clean
 
 demo: $(INSTALLED)
 	$(BIN)/vitlet train
@@ -40,9 +40,15 @@ types: $(INSTALLED)
 models: $(INSTALLED)
 	$(BIN)/python benchmarks/models.py
 
-# Real runs of every kind, killed and disturbed at random moments; writes benchmarks/results/faults.md
+# Real runs of every kind, killed and disturbed at random moments, writes benchmarks/results/faults.md; then damaged
+# files for every reader
 faults: $(INSTALLED)
 	$(BIN)/python benchmarks/fault_matrix.py --kills 60 --output benchmarks/results/faults.md
+	VITLET_FUZZ=20000 $(BIN)/python -m pytest tests/data/test_fuzz.py
+
+# Software bill of materials, CycloneDX
+sbom: $(INSTALLED)
+	$(BIN)/python benchmarks/sbom.py requirements.lock build/sbom.json
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/drloc.py

@@ -16,6 +16,7 @@ from PIL import Image, features
 
 from vitlet.data import decode
 from vitlet.data.decode import decode_image, read_image
+from vitlet.data.preprocess import Preprocess
 from vitlet.errors import VitletError
 from vitlet.transfer.common.files import upright_size
 from vitlet.transfer.segmentation.masks import read_mask
@@ -176,3 +177,8 @@ def test_bombs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(VitletError, match="no such image file"):
         read_image(tmp_path / "absent.png", 3)
+
+
+def test_no_network_takes_images_that_fill_the_memory() -> None:
+    with pytest.raises(VitletError, match="at most 8192 pixels a side"):
+        Preprocess((10**9, 16), crop_pct=1.0, mean=[0.5], std=[0.5])

@@ -194,6 +194,7 @@ def test_hostile_and_damaged_exports(
                 ({"crop_pct": "all"}, "crop_pct is 'all'"),
                 ({"input_size": [3, 16]}, r"input_size is \[3, 16\]; it needs to be channels, height and width"),
                 ({"input_size": [3, 16, 0]}, r"input_size is \[3, 16, 0\]"),
+                ({"input_size": [3, 10**9, 16]}, "at most 8192 pixels a side are taken"),
                 ({"input_size": [3, 16, 16.5]}, r"input_size is \[3, 16, 16.5\]"),
                 ({"input_size": [3, 15, 16]}, "cannot load the network"),
                 ({"mean": [0.5]}, r"mean is \[0.5\]; it needs a number for each of 3 channels"),

@@ -326,6 +326,12 @@ def test_a_cache_on_disk_trains_the_same(folder: Path, tmp_path: Path, monkeypat
         assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
+def test_batch_normalization_of_one_value_is_one_error(shared_folder: Path, tmp_path: Path) -> None:
+    changes = {"model": "resnet10t", "model_kwargs": {}, "img_size": (32, 32), "batch_size": 1, "tasks": {}}
+    with pytest.raises(vitlet.VitletError, match=r"one value per channel.*Use a larger --batch-size"):
+        train(config(shared_folder, tmp_path / "run", **changes))
+
+
 def test_a_broken_file_can_be_skipped_with_a_count(folder: Path, tmp_path: Path) -> None:
     bad = next((folder / "digit 1").glob("*.png"))
     bad.write_bytes(b"broken")

@@ -103,7 +103,7 @@ class ClassifierHardware(HardwareSettings):
     compile: bool = HARDWARE(False, "compile the network and its tasks with torch.compile")
     fsdp: bool = HARDWARE(False, "spread weights, gradients and optimizer over the processes (FSDP2)")
     cache: Literal["auto", "none"] = HARDWARE(
-        "auto", "keep decoded images that do not fit into memory on disk", free=True
+        "auto", "of decoded images beyond 1 GiB a split: keep on disk, or decode anew; fewer stay in memory", free=True
     )
     cache_dir: str | None = HARDWARE(None, "of that cache (default: vitlet in the user's cache folder)", free=True)
 
