@@ -119,7 +119,7 @@ def test_what_is_refused(server: Server, image: Path) -> None:
     here = f"127.0.0.1:{server.port}"
     cases: list[tuple[str, str, bytes | None, dict[str, str], int]] = [
         ("POST", "/api/predict", b"hello", {}, 415),
-        ("POST", "/api/predict", pixels(20, 20, "PPM"), {}, 415),
+        ("POST", "/api/predict", pixels(20, 20, "PCX"), {}, 415),
         ("POST", "/api/predict", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", {}, 415),
         ("POST", "/api/predict", good[:-60], {}, 422),
         ("POST", "/api/predict", b"", {}, 400),

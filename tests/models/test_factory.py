@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from timm.layers.drop import DropPath
 
 from vitlet.errors import VitletError
-from vitlet.models.factory import build_model, data_statistics
+from vitlet.models.factory import build_model, data_statistics, find_models
 
 
 @pytest.mark.parametrize("in_chans", [1, 3, 5])
@@ -83,3 +83,12 @@ def test_a_network_drops_no_path_unless_asked() -> None:
         )
         rates = [layer.drop_prob for layer in model.modules() if isinstance(layer, DropPath)]
         assert rates and max(rates) == pytest.approx(asked)
+
+
+def test_the_list_has_only_networks_that_can_be_used() -> None:
+    """CoaT has no forward_intermediates: it was refused with the advice to choose from a list that had it."""
+    names = find_models()
+    assert {"vit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "resnet50", "cvt_13", "vit_for_32px"} <= set(names)
+    assert not any(name.startswith("coat_") for name in names)
+    with pytest.raises(VitletError, match="no model matches 'coat_tiny'"):
+        find_models("coat_tiny")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -161,14 +162,14 @@ def rebuild(name: str, arguments: Mapping[str, Any], *, classes: int) -> nn.Modu
 
 
 def find_models(pattern: str = "", *, attention: bool = False) -> list[str]:
-    """Names of networks that match a pattern with wildcards; a plain word matches anywhere in a name.
+    """Names of networks whose token grid can be read; a plain word as pattern matches anywhere in a name.
 
     Args:
         pattern: such as ``vit*`` or ``swin``.
         attention: only those known to have attention maps over their token grid.
     """
     wildcard = pattern if any(sign in pattern for sign in "*?[") or not pattern else f"*{pattern}*"
-    names: list[str] = timm.list_models(wildcard)
+    names: list[str] = [name for name in timm.list_models(wildcard) if _shows_its_grid(name)]
     if attention:
         names = [name for name in names if has_attention_maps(name, _family(name))]
     if not names:
@@ -180,6 +181,12 @@ def find_models(pattern: str = "", *, attention: bool = False) -> list[str]:
 def attention_families() -> dict[str, str]:
     """Families (modules of timm, and vitlet's own) with attention maps -> what the maps cover."""
     return {family: covered for family, (_, covered) in FAMILIES.items()}
+
+
+def _shows_its_grid(name: str) -> bool:
+    """Whether the module that makes this network has a class with ``forward_intermediates``, as a few have not."""
+    module = sys.modules[timm.models.model_entrypoint(name).__module__]
+    return any(isinstance(kind, type) and hasattr(kind, "forward_intermediates") for kind in vars(module).values())
 
 
 def _family(name: str) -> str:

@@ -40,10 +40,7 @@ def run_config(program: str, about: str, words: list[str], **fixed: bool) -> tup
 
     if recipe is None and "init" in given:
         given = _of_first_run(Path(str(given["init"])), given)
-    config = RunConfig.from_dict(given, source=program)
-    if words and config.resume is None:
-        _require_sources(config)
-    return config, given, recipe is None and "task" not in given
+    return RunConfig.from_dict(given, source=program), given, recipe is None and "task" not in given
 
 
 def _of_first_run(run: Path, given: dict[str, Any]) -> dict[str, Any]:
@@ -123,6 +120,8 @@ def _recipe_settings(name: str, scale: Scale, given: dict[str, Any], *, runs: bo
 
 def start(config: RunConfig, command: list[str], given: dict[str, Any], *, open_tasks: bool = False) -> int:
     """Train, in as many processes as asked for, each started by the same command, and print the end."""
+    if config.resume is None:
+        _require_sources(config)
     process = this_process()
     if (config.nproc or 1) > 1 and not process.launched:
         from vitlet.training.launch import launch
