@@ -362,7 +362,7 @@ def test_answers_that_outlast_the_grace_end_with_code_0(small_runs: list[Path], 
     connection.request("POST", "/api/predict", image.read_bytes())
     assert server.stdout.readline() == "answering\n"
     server.send_signal(signal.SIGTERM)
-    said, complaints = server.communicate(timeout=30)
+    said, complaints = server.communicate(timeout=120)
     connection.close()
     assert (server.returncode, complaints) == (0, "")
     assert said == "stopped; some answers were not finished in time.\n"

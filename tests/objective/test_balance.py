@@ -14,6 +14,7 @@ from torch import nn
 
 import faults
 import vitlet
+from builders.runs import assert_close, finished
 from vitlet import RunConfig, VitletError
 from vitlet.config import TaskConfig
 from vitlet.objective.balance import LARGEST, Balance, GradientNorms, Uncertainty
@@ -207,8 +208,6 @@ def test_a_run_learns_its_weights_and_continues_exactly(kind: Any, tmp_path: Pat
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["uncertainty", "gradients"])
 def test_two_processes_equal_one_that_accumulates(kind: Any, tmp_path: Path) -> None:
-    from test_distributed import assert_close, finished
-
     data = faults.write_images(tmp_path / "data")
     changes: dict[str, Any] = {"tasks": {"drloc": TASKS["drloc"], "sprel": TaskConfig(0.3)}, "balance_tasks": kind}
     one = finished(data, tmp_path / "one", grad_accum_steps=2, **changes)
@@ -219,8 +218,6 @@ def test_two_processes_equal_one_that_accumulates(kind: Any, tmp_path: Path) -> 
 
 @pytest.mark.heavy
 def test_spreads_are_sharded(tmp_path: Path) -> None:
-    from test_distributed import assert_close, finished
-
     data = faults.write_images(tmp_path / "data")
     changes: dict[str, Any] = {"tasks": {"sprel": TaskConfig(0.3)}, "balance_tasks": "uncertainty"}
     plain = finished(data, tmp_path / "plain", 2, **changes)

@@ -12,21 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import torch.distributed as dist
-from safetensors.torch import load_file
 
 import faults
-from builders.runs import run, said
+from builders.runs import assert_close, finished, run, said
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.data.loading import EpochOrder
 from vitlet.errors import VitletError, fail
 from vitlet.training import state
 from vitlet.training.checkpoint import Checkpoints
 from vitlet.training.run_folder import read_rows
-
-TOLERANCE = 2e-5
-"""Of losses and weights between different numbers of processes: sums are taken in another order."""
 
 SMALL = "--model vit_tiny_patch16_224 --model-kwargs patch_size=4 embed_dim=24 depth=1 num_heads=2 --img-size 16"
 QUICK = [*SMALL.split(), "-b", "8", "-j", "0", "--device", "cpu", "--val-fraction", "0.1"]
@@ -36,25 +31,6 @@ ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return faults.write_images(tmp_path_factory.mktemp("distributed") / "data")
-
-
-def finished(data: Path, path: Path, processes: int = 1, **changes: Any) -> Path:
-    config = faults.make_config(data, path, **changes)
-    assert run(config, processes) == [0] * processes, said(config)
-    return path
-
-
-def assert_close(first: Path, second: Path, *, names: tuple[str, ...] = ("train/loss", "val/loss")) -> None:
-    rows = zip(read_rows(first), read_rows(second), strict=True)
-    for one, two in rows:
-        assert one.keys() == two.keys()
-        for name in names:
-            assert one[name] == pytest.approx(two[name], abs=TOLERANCE), name
-        assert one["val/count"] == two["val/count"]
-    ours, theirs = (load_file(path / "last" / "model.safetensors") for path in (first, second))
-    assert ours.keys() == theirs.keys()
-    for name in ours:
-        torch.testing.assert_close(ours[name], theirs[name], atol=TOLERANCE, rtol=0.0)
 
 
 def test_two_processes_equal_one_that_accumulates(data: Path, tmp_path: Path) -> None:
