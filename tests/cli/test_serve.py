@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import io
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -355,7 +356,8 @@ sys.exit(main(["serve", sys.argv[1], "--port", "0"]))
 @pytest.mark.heavy
 def test_answers_that_outlast_the_grace_end_with_code_0(small_runs: list[Path], image: Path) -> None:
     command = [sys.executable, "-c", OUTLASTING, str(small_runs[0])]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}  # the answer shall not take every core
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=one_thread)
     assert server.stdout is not None
     port = next(int(line.split("127.0.0.1:")[1].split("/")[0]) for line in server.stdout if line.startswith("serving"))
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
