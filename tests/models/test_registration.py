@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import Any
@@ -25,7 +26,8 @@ from vitlet.registration import register_networks
 from vitlet.tokens.features import Needs
 from vitlet.tokens.views import View
 
-NAMES = [name for name in timm.list_models() if model_entrypoint(name).__module__.startswith("vitlet.")]
+REGISTERED = [name for name in timm.list_models() if model_entrypoint(name).__module__.startswith("vitlet.")]
+NAMES = [name for name in REGISTERED if not re.search("_(xs|m|l|xl)_for_", name)]  # made small, sizes are the same
 CLASSES = 5
 NARROW: dict[str, Any] = {"embed_dim": 48, "depth": 2, "num_heads": 3}
 MADE_SMALL: dict[str, dict[str, Any]] = {
@@ -36,6 +38,8 @@ MADE_SMALL: dict[str, dict[str, Any]] = {
     "cvt": {"embed_dims": (16, 32, 48), "depths": (1, 1, 2), "num_heads": (1, 2, 3)},
     "swin": {"embed_dim": 12, "depths": (2, 1, 1), "num_heads": (1, 2, 3)},
     "resnet": {"layers": (1, 1, 1, 1), "channels": (8, 16, 24, 32)},
+    "hybrid": {**NARROW, "channels": (8, 16)},
+    "convstem": {**NARROW, "stem_width": 8},
 }
 """By the first word of a name; a network of another kind is tested as large as it is."""
 
@@ -75,7 +79,7 @@ every = pytest.mark.parametrize("name", NAMES)
 
 def test_there_are_all_of_them() -> None:
     assert {"cvt_13", "cvt_21", "t2t_vit_7", "t2t_vit_12", "t2t_vit_14", "t2t_vit_19", "t2t_vit_24"} <= set(NAMES)
-    assert sum(name.endswith("px") for name in NAMES) == 18
+    assert sum(name.endswith("px") for name in REGISTERED) == 18 + 3 * 5 * 5
 
 
 @pytest.mark.parametrize("looked_up", ["", "from importlib.util import find_spec; assert find_spec('timm');"])
@@ -165,7 +169,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(name: str) -> None:
             torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["cvt_13", "t2t_vit_14", "cct_for_32px"])
+@pytest.mark.parametrize("name", ["cvt_13", "t2t_vit_14", "cct_for_32px", "hybrid_s_for_64px"])
 def test_checkpointing_computes_blocks_again_in_intermediates_too(name: str) -> None:
     model, runs = make(name).train(), []
     blocks = model.stages[0].blocks if name == "cvt_13" else model.blocks
@@ -274,7 +278,9 @@ def test_every_grid_task_reaches_the_first_layer(name: str) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", ["cvt_13", "t2t_vit_14"])
+@pytest.mark.parametrize(
+    "name", ["cvt_13", "t2t_vit_14", "resnet_s_for_64px", "hybrid_s_for_64px", "convstem_vit_s_for_64px"]
+)
 def test_compiles_in_one_piece(name: str) -> None:
     model, images = make(name), noise(name)
     compiled = torch.compile(model, backend="eager", fullgraph=True)

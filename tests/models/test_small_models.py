@@ -22,6 +22,14 @@ from vitlet.models.small_list import SmallModel, measured_speeds, small_models, 
 from vitlet.tasks.attention_distance import AttentionDistance
 
 RESULTS = ROOT / "benchmarks" / "results" / "small_models.csv"
+SIZED = ("resnet", "hybrid", "convstem_vit")
+PARAMETERS = {"xs": 0.5e6, "s": 1.4e6, "m": 5e6, "l": 11e6, "xl": 25e6}
+SIDES = (32, 64, 96, 128, 224)
+PLAIN = [
+    name
+    for name in small_names()
+    if not name.startswith(tuple(f"{kind}_{size}_" for kind in SIZED for size in PARAMETERS))
+]
 GRID_TASKS = (vitlet.DRLoc, vitlet.SpatialRelations, vitlet.Distance, vitlet.Angle, vitlet.Position)
 
 
@@ -32,16 +40,24 @@ def listed() -> dict[str, SmallModel]:
 
 def test_sizes_are_as_promised(listed: dict[str, SmallModel]) -> None:
     kinds = ("vit", "swin", "cvt", "t2t", "cct", "resnet")
-    assert set(listed) == {f"{kind}_for_{side}px" for kind in kinds for side in (32, 64, 96)}
+    names = {f"{kind}_for_{side}px" for kind in kinds for side in (32, 64, 96)}
+    sized = {f"{kind}_{size}_for_{side}px" for kind in SIZED for size in PARAMETERS for side in SIDES}
+    assert set(listed) == names | sized
+    assert all(1e6 <= listed[name].parameters <= 8e6 for name in names)
+    for name in sized:
+        kind, _, size = name.partition("_for_")[0].rpartition("_")
+        assert listed[name].parameters == pytest.approx(PARAMETERS[size], rel=0.35)
+        side = listed[name].grid[0]
+        assert side in ((4, 6, 7) if kind == "resnet" else (8, 12, 14))
     for model in listed.values():
-        assert 1e6 <= model.parameters <= 8e6 and min(model.grid) >= 4
+        assert min(model.grid) >= 4
         assert model.name.endswith(f"_{model.img_size}px")
         assert model.use.endswith(".") and "\n" not in model.use
     assert listed["vit_for_32px"].parameters == pytest.approx(2.7e6, rel=0.01)
     assert listed["vit_for_32px"].grid == (8, 8)
 
 
-@pytest.mark.parametrize("name", small_names())
+@pytest.mark.parametrize("name", [*PLAIN, *(f"{kind}_s_for_64px" for kind in SIZED)])
 def test_every_grid_task_builds_and_drloc_falls(name: str) -> None:
     torch.manual_seed(0)
     model, _ = build_model(name, num_classes=0)
@@ -62,7 +78,7 @@ def test_every_grid_task_builds_and_drloc_falls(name: str) -> None:
     assert losses[-1] < 0.9 * losses[0], losses
 
 
-@pytest.mark.parametrize("kind", ["vit", "swin", "cvt", "t2t", "cct"])
+@pytest.mark.parametrize("kind", ["vit", "swin", "cvt", "t2t", "cct", "hybrid_s", "convstem_vit_s"])
 def test_all_but_the_resnet_have_attention_maps(kind: str) -> None:
     name = f"{kind}_for_32px"
     assert name in find_models("*_for_*px", attention=True) and "resnet_for_32px" not in find_models(attention=True)
@@ -76,7 +92,8 @@ def test_all_but_the_resnet_have_attention_maps(kind: str) -> None:
 def test_speeds_in_the_package_are_the_measured_ones() -> None:
     packaged = Path(small_list.__file__).parent / small_list.SPEEDS
     assert packaged.read_text() == RESULTS.read_text()
-    assert set(measured_speeds()) == set(small_names())
+    measured = {*PLAIN, *(f"{kind}_s_for_{side}px" for kind in SIZED for side in SIDES)}
+    assert measured <= set(measured_speeds()) <= set(small_names())
 
 
 def test_a_network_without_a_speed_is_listed_all_the_same(

@@ -1,7 +1,9 @@
-"""Networks for images of 32, 64 and 96 pixels: 1 to 8 million parameters, a last grid of at least 4 x 4 tokens.
+"""Networks for small images and few of them, with a last grid of at least 4 x 4 tokens.
 
-Each is a plain construction: ``NAME_for_32px`` and so on, with ten classes unless told otherwise, and any other image
-size by ``img_size``. ``vitlet models --small`` lists them with their grids and speeds.
+Each is a plain construction: ``NAME_for_32px`` and so on, 1 to 8 million parameters, for images of 32, 64 and 96
+pixels; ``NAME_SIZE_for_32px`` and so on in five sizes, for 32 to 224 pixels. All have ten classes unless told
+otherwise, and take any other image size by ``img_size``. ``vitlet models --small`` lists them
+with their grids and speeds.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from vitlet.models.cct import CompactTransformer
+from vitlet.models.conv_stem_vit import ConvStemViT, Hybrid
 from vitlet.models.cvt import CvT
 from vitlet.models.registered import register, timm_cfg
+from vitlet.models.small_resnet import SmallResNet
 from vitlet.models.t2t import T2TViT
 
 
@@ -94,3 +98,71 @@ _small("cct", 96, "The same with three convolutions, on 12 x 12 tokens.", tokeni
 _small("resnet", 32, "A convolutional network of about the same size: what a transformer has to beat.", stem_stride=1)
 _small("resnet", 64, "The same with a stem of stride 2.", stem_stride=2)
 _small("resnet", 96, "The same, ending in 6 x 6 tokens.", stem_stride=2)
+
+
+def _vit(dim: int, depth: int) -> dict[str, Any]:
+    return {"embed_dim": dim, "depth": depth, "num_heads": dim // 64}
+
+
+_RESNETS: dict[str, dict[str, Any]] = {
+    "xs": {"channels": (24, 48, 80, 160)},
+    "s": {"channels": (32, 64, 128, 256)},
+    "m": {"channels": (64, 128, 256, 512)},
+    "l": {"channels": (64, 128, 256, 512), "layers": (2, 2, 2, 2)},
+    "xl": {"channels": (96, 192, 384, 768), "layers": (2, 2, 2, 2)},
+}
+_HYBRIDS: dict[str, dict[str, Any]] = {
+    "xs": {"channels": (24, 48), **_vit(128, 3)},
+    "s": {"channels": (32, 64), **_vit(192, 2), "mlp_ratio": 3.0},
+    "m": {"channels": (64, 128), **_vit(320, 5)},
+    "l": {"channels": (64, 128), **_vit(384, 8)},
+    "xl": {"channels": (64, 128), **_vit(512, 11)},
+}
+_CONV_STEMS = {"xs": _vit(128, 3), "s": _vit(192, 4), "m": _vit(320, 6), "l": _vit(384, 9), "xl": _vit(512, 12)}
+_STEM_STRIDES = {32: 1, 64: 2, 96: 2, 128: 4, 224: 4}
+"""Image side -> stride of the stem: ResNets end in a grid of 4 x 4 to 7 x 7, hybrids of 8 x 8 to 14 x 14."""
+
+_CONV_STRIDES = {32: (1, 2, 2), 64: (2, 2, 2), 96: (2, 2, 2), 128: (2, 2, 2, 2), 224: (2, 2, 2, 2)}
+
+
+def _sized(
+    name: str,
+    kind: type[nn.Module],
+    cfg: dict[str, Any],
+    sizes: dict[str, dict[str, Any]],
+    stems: dict[str, Any],
+    use: str,
+) -> None:
+    """Register a construction in all sizes, for images of all sides."""
+    for size, options in sizes.items():
+        for side in _STEM_STRIDES:
+            stem = {option: by_side[side] for option, by_side in stems.items()}
+            about = timm_cfg(side, **{"num_classes": 10, "crop_pct": 1.0, **_HALF, **cfg})
+            maps = 4 if name == "resnet" else min(3, options["depth"])
+            register(__name__, f"{name}_{size}_for_{side}px", kind, {**options, **stem}, about, use, maps=maps)
+
+
+_sized(
+    "resnet",
+    SmallResNet,
+    {"first_conv": "conv1.0", "classifier": "fc"},
+    _RESNETS,
+    {"stem_stride": _STEM_STRIDES},
+    "Residual stages of one or two basic blocks: for short trainings, and as what a transformer has to beat.",
+)
+_sized(
+    "hybrid",
+    Hybrid,
+    {"fixed_input_size": True, "first_conv": "patch_embed.layers.0"},
+    _HYBRIDS,
+    {"stem_stride": _STEM_STRIDES},
+    "Two residual stages, then attention: a transformer for few images, to be trained with spatial tasks.",
+)
+_sized(
+    "convstem_vit",
+    ConvStemViT,
+    {"fixed_input_size": True, "first_conv": "patch_embed.layers.0"},
+    _CONV_STEMS,
+    {"stem_strides": _CONV_STRIDES},
+    "A ViT behind 3x3 convolutions, with convolutions in its MLPs: mostly attention, yet fit for few images.",
+)
