@@ -17,6 +17,7 @@ from torch import Tensor
 
 import faults
 import vitlet.models  # noqa: F401, registers them
+from builders.teachers import residual
 from vitlet.backbones import TimmBackbone
 from vitlet.config import TaskConfig
 from vitlet.errors import VitletError
@@ -38,10 +39,14 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "t2t": ("t2t_for_32px", {**NARROW, "token_dim": 16}),
     "cct": ("cct_for_32px", NARROW),
     "resnet": ("resnet_for_32px", {"layers": (1, 1, 1, 1), "channels": (8, 16, 24, 32)}),
+    "hybrid": ("hybrid_s_for_32px", {**NARROW, "channels": (8, 16)}),
     "convnext": ("convnext_atto", {"patch_size": 1, "depths": (1, 1, 2, 1), "dims": (8, 16, 24, 32)}),
     "arvit": ("arvit_patch16_256", {**NARROW, "patch_size": 4}),
 }
-OPTIONS: dict[str, dict[str, Any]] = {"drloc": {"hidden": 16}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "drloc": {"hidden": 16},
+    "guidance": {"teacher": residual((SIDE, SIDE), CLASSES), "soft": 0.5},
+}
 CONVOLUTIONS = ("resnet", "convnext")
 PAIRS = [
     (network, task)

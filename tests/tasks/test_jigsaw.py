@@ -11,7 +11,7 @@ from torch import Tensor
 from vitlet import VitletError
 from vitlet.tasks.jigsaw import Jigsaw, assignment, jigsaw_loss, places_in_order
 from vitlet.testing import TaskSuite, token_grid
-from vitlet.tokens.features import Features, Grid
+from vitlet.tokens.features import Features, Grid, Shapes
 from vitlet.tokens.geometry import grid_coords
 
 HEIGHT, WIDTH = 3, 5
@@ -81,10 +81,21 @@ def test_places_are_a_permutation_whatever_the_view() -> None:
 def test_refusals() -> None:
     with pytest.raises(VitletError, match="0 or more Sinkhorn steps, found -1"):
         Jigsaw(steps=-1)
-    suite = JigsawSuite()
-    task = suite.built()
-    with pytest.raises(VitletError, match=r"jigsaw has a class for each of 3x5 cells, found a grid of 4x5 tokens"):
-        task(token_grid(height=4, width=5))
+
+
+def test_on_another_grid_a_cell_is_the_same_part_of_the_image() -> None:
+    """Twice as many rows and columns: a token that knows its quarter points to the cells of that quarter."""
+    task = Jigsaw(steps=0)
+    small = token_grid(channels=4, height=2, width=2)
+    task.build(Shapes(small.last.shape, small.last.shape))
+    task.head.weight.data.copy_(9 * torch.eye(4))
+    task.head.bias.data.zero_()
+    quarter = torch.tensor([[0, 0, 1, 1], [0, 0, 1, 1], [2, 2, 3, 3], [2, 2, 3, 3]]).flatten()
+    tokens = torch.nn.functional.one_hot(quarter, 4).float().T.unflatten(1, (4, 4))[None]
+    scores = task.scores(Grid(tokens, grid_coords(4, 4)[None]))
+    assert scores.shape == (1, 16, 16)
+    chosen = scores[0].argmax(1)
+    assert quarter[chosen].tolist() == quarter.tolist()
 
 
 def test_places_are_those_of_the_joint_assignment() -> None:

@@ -320,10 +320,17 @@ def test_a_layer_backbone_has_one_tap() -> None:
         objective("after_norm")
 
 
-def test_positions_of_another_grid_are_refused() -> None:
-    task = built("position")
-    with pytest.raises(vitlet.VitletError, match=r"each of 3x5 cells, found a grid of 5x3 tokens"):
-        task(features(torch.randn(BATCH, CHANNELS, WIDTH, HEIGHT), grid_coords(WIDTH, HEIGHT)[None]))
+def test_positions_of_another_grid_are_the_same_parts_of_the_image() -> None:
+    """Built for 3x5 cells, asked on 6x10: a head that always answers one cell answers inside of that cell."""
+    task: Any = built("position")
+    for row, column in ((0, 0), (2, 4), (1, 2)):
+        torch.nn.init.zeros_(task.head.weight)
+        torch.nn.init.zeros_(task.head.bias)
+        task.head.bias.data[row * WIDTH + column] = 9.0
+        grid = Grid(torch.randn(BATCH, CHANNELS, 2 * HEIGHT, 2 * WIDTH), grid_coords(2 * HEIGHT, 2 * WIDTH)[None])
+        chosen = task.scores(grid).argmax(2)
+        assert set((chosen // (2 * WIDTH) // 2).flatten().tolist()) == {row}
+        assert set((chosen % (2 * WIDTH) // 2).flatten().tolist()) == {column}
 
 
 def test_a_term_of_each_view_in_one_objective() -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from vitlet.tasks.attention_distance import AttentionDistance as AttentionDistance
     from vitlet.tasks.attention_similarity import AttentionSimilarity as AttentionSimilarity
     from vitlet.tasks.rotation import Rotation as Rotation
+    from vitlet.tasks.guidance import Guidance as Guidance
+    from vitlet.tasks.reconstruction import Reconstruction as Reconstruction
     # isort: on
 
 

@@ -14,12 +14,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import resolve_name
+from operator import or_
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 from vitlet.errors import VitletError, first_line, nearest
 from vitlet.tasks import TASKS
@@ -96,7 +98,7 @@ def _options(classes: Sequence[ast.ClassDef], name: str) -> dict[str, Option]:
         try:
             if argument.annotation is None or default is None:
                 raise ValueError
-            hint = eval(ast.unparse(argument.annotation), {"__builtins__": {}}, _TYPES)  # five names and their unions
+            hint = _hint(argument.annotation)
             options[argument.arg] = Option(hint, ast.literal_eval(default), helps.get(argument.arg, ""))
         except (ValueError, TypeError, NameError, AttributeError):
             raise VitletError(
@@ -104,6 +106,28 @@ def _options(classes: Sequence[ast.ClassDef], name: str) -> dict[str, Option]:
                 " literal default: both are read without importing the task."
             ) from None
     return options
+
+
+def _hint(annotation: ast.expr) -> Any:
+    """The type of an option: five names and their unions; other types of a union can be passed in Python alone."""
+    parts = [annotation]
+    while isinstance(parts[0], ast.BinOp) and isinstance(parts[0].op, ast.BitOr):
+        parts[:1] = [parts[0].left, parts[0].right]
+    found = []
+    for part in parts:
+        with suppress(NameError, AttributeError):
+            found.append(eval(ast.unparse(part), {"__builtins__": {}}, _TYPES))
+    if not any(found):
+        raise NameError
+    return reduce(or_, found)
+
+
+def textual(hint: Any) -> Any:
+    """A type without those of its union that cannot be written on a command line or in a file."""
+    if get_origin(hint) not in (Union, UnionType):
+        return hint
+    plain = (*_TYPES.values(), NoneType)
+    return reduce(or_, [part for part in get_args(hint) if part in plain or get_origin(part) is Literal])
 
 
 @cache

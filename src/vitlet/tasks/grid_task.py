@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitlet.errors import VitletError
 from vitlet.tasks.heads import RelationHead
 from vitlet.tasks.task import LEARNED_ACCURACY, LEARNED_ERROR, Places, Task, TaskResult, chance_verdict
 from vitlet.tokens.features import Features, Grid, GridShape, Needs, Shapes
@@ -87,14 +86,29 @@ class PairValueTask(GridTask):
 
 
 class CellTask(GridTask):
-    """Base of the tasks that find the cell of every token, on grids of the one size that they were built for."""
+    """Base of the tasks that find the cell of every token.
+
+    The head has a score for each cell of the grid that it was built for. On a grid of another size, as while images
+    grow, its map of scores is interpolated to that size: a cell keeps its meaning as a part of the image.
+    """
 
     sides: tuple[int, int]
-    """Rows and columns of the grid."""
+    """Rows and columns of the grid that the head was built for."""
 
     @abstractmethod
-    def cells(self, coords: Tensor) -> Tensor:
+    def cells(self, coords: Tensor, shape: GridShape) -> Tensor:
         """The cell of each token, counted row by row: coords ``(B or 1, N, 2)`` to ``(B or 1, N)``."""
+
+    def scores(self, grid: Grid) -> Tensor:
+        """Scores of tokens for the cells of their grid, ``(B, N, N)``."""
+        scores: Tensor = self.head(grid.sequence())
+        here = (grid.shape.height, grid.shape.width)
+        if here == self.sides:
+            return scores
+        maps = scores.flatten(0, 1).unflatten(1, (1, *self.sides))  # B * N, 1, rows, columns
+        fitted = F.interpolate(maps.float(), here, mode="bilinear", align_corners=False)
+        found: Tensor = fitted.flatten(1).unflatten(0, scores.shape[:2])
+        return found
 
     @abstractmethod
     def loss(self, scores: Tensor, cells: Tensor) -> Tensor:
@@ -111,22 +125,17 @@ class CellTask(GridTask):
 
     def forward(self, features: Features) -> TaskResult:
         grid = self.grid(features)
-        found = grid.shape.height, grid.shape.width
-        if found != self.sides:
-            raise VitletError(
-                f"{self.name} has a class for each of {self.sides[0]}x{self.sides[1]} cells, found a grid of"
-                f" {found[0]}x{found[1]} tokens. Use images of the size that the objective was built for."
-            )
-        scores = self.head(grid.sequence())  # B, N, cells
-        cells = self.cells(grid.coords)
+        scores = self.scores(grid)  # B, N, cells
+        cells = self.cells(grid.coords, grid.shape)
         accuracy = 100 * (self.chosen(scores.detach()) == cells).float().mean()
         return TaskResult(self.loss(scores, cells), {"accuracy": accuracy, "chance": self.chance})
 
     def places(self, features: Features) -> Places:
         """The chosen cell of each token."""
         grid = self.grid(features)
-        cells = self.chosen(self.head(grid.sequence()))  # B, N
-        predicted = torch.stack([cells // self.sides[1], cells % self.sides[1]], dim=-1).float()
+        cells = self.chosen(self.scores(grid))  # B, N
+        columns = grid.shape.width
+        predicted = torch.stack([cells // columns, cells % columns], dim=-1).float()
         error = (predicted - grid.coords).abs().mean(-1)
         chance = sum(constant_error(torch.arange(side).float()) for side in self.sides) / 2
         return Places(predicted, grid.coords, error, self.sides, None, True, chance)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vitlet.errors import VitletError
 from vitlet.tasks.grid_task import CellTask
+from vitlet.tokens.features import GridShape
 
 __all__ = ["Jigsaw", "jigsaw_loss", "places_in_order"]
 
@@ -84,8 +85,8 @@ class Jigsaw(CellTask):
             raise VitletError(f"jigsaw needs 0 or more Sinkhorn steps, found {steps}.")
         self.steps = steps
 
-    def cells(self, coords: Tensor) -> Tensor:
-        return places_in_order(coords, *self.sides)
+    def cells(self, coords: Tensor, shape: GridShape) -> Tensor:
+        return places_in_order(coords, shape.height, shape.width)
 
     def loss(self, scores: Tensor, cells: Tensor) -> Tensor:
         return jigsaw_loss(scores, cells, self.steps)

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitlet.tasks.grid_task import CellTask
+from vitlet.tokens.features import GridShape
 
 __all__ = ["Position", "cell_index", "position_loss"]
 
@@ -38,8 +39,8 @@ class Position(CellTask):
 
     name = "position"
 
-    def cells(self, coords: Tensor) -> Tensor:
-        return cell_index(coords, self.sides[1])
+    def cells(self, coords: Tensor, shape: GridShape) -> Tensor:
+        return cell_index(coords, shape.width)
 
     def loss(self, scores: Tensor, cells: Tensor) -> Tensor:
         return position_loss(scores, cells)

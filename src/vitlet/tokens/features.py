@@ -13,6 +13,7 @@ from torch import Tensor
 from vitlet.errors import VitletError
 from vitlet.tokens.attention import AttentionMap, AttentionShape
 from vitlet.tokens.geometry import grid_coords
+from vitlet.tokens.views import Hidden
 
 Pool = Literal["none", "2x2", "3x3/2"]
 Tap = Literal["before_norm", "after_norm"]
@@ -75,12 +76,17 @@ class Needs:
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes of the grids that `Features` will hold, known before the first step so that heads can be built."""
+    """Sizes of the grids that `Features` will hold, known before the first step so that heads can be built.
+
+    Of the images that the network sees too, and whether a part of them is hidden.
+    """
 
     last: GridShape
     after_norm: GridShape | None = None
     every: tuple[GridShape, ...] = ()
     attention: tuple[AttentionShape, ...] = ()
+    images: GridShape | None = None
+    hides: bool = False
 
     def tapped(self, tap: Tap) -> GridShape:
         """The last grid before or after the final norm."""
@@ -142,6 +148,7 @@ class Features:
         after_norm: the last grid after the final norm, if a task needs it.
         every: one grid per block or stage, if a task needs them.
         attention: attention maps by layer, counted from 0, if a task needs them.
+        hidden: what the view hides from the network, if it hides anything.
     """
 
     images: Tensor
@@ -150,6 +157,7 @@ class Features:
     after_norm: Grid | None = None
     every: tuple[Grid, ...] = ()
     attention: Mapping[int, AttentionMap] = field(default_factory=dict)
+    hidden: Hidden | None = None
 
     def tapped(self, tap: Tap) -> Grid:
         """The last grid before or after the final norm."""

@@ -8,11 +8,23 @@ torch's global generator, which the training loop seeds at every step.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
 from vitlet.tokens.geometry import grid_coords
+
+
+class Hidden(NamedTuple):
+    """What a view hides from the network.
+
+    Attributes:
+        pixels: the images with nothing hidden, ``(B, channels, height, width)``.
+        cells: ``(B, rows, columns)`` of equal patches, true where one is hidden.
+    """
+
+    pixels: Tensor
+    cells: Tensor
 
 
 @dataclass(frozen=True)
@@ -20,6 +32,11 @@ class View:
     """Images ``(B, channels, height, width)`` as the network sees them."""
 
     images: Tensor
+
+    @property
+    def hidden(self) -> Hidden | None:
+        """What the network is not to see; None where it sees everything."""
+        return None
 
     def coords(self, height: int, width: int) -> Tensor:
         """Coordinates of a ``height x width`` grid of tokens over this view: ``(B, N, 2)``, or ``(1, N, 2)``."""
@@ -33,7 +50,8 @@ class View:
 class ViewMaker(Protocol):
     """Makes a view of a batch; equal makers share one forward pass, so a maker is a frozen dataclass.
 
-    A maker may have a method ``settled``: what to look at in evaluation, where nothing is left to chance.
+    A maker may have a method ``settled``: what to look at in evaluation, where nothing is left to chance; and one
+    ``fitted``: the same maker for a network whose size of images and of the last grid is known.
     """
 
     def __call__(self, images: Tensor) -> View: ...
@@ -67,8 +85,18 @@ class Chain:
         left = tuple(maker for maker in quiet if maker != PlainView())
         return left[0] if len(left) == 1 else Chain(left) if left else PlainView()
 
+    def fitted(self, pixels: tuple[int, int], cells: tuple[int, int]) -> Chain:
+        """The same chain, each link fitted."""
+        return Chain(tuple(fitted(maker, pixels, cells) for maker in self.makers))
+
 
 def settled(maker: ViewMaker) -> ViewMaker:
     """What an evaluation looks at: the maker's quiet form if it has one, otherwise the maker itself."""
     quiet = getattr(maker, "settled", None)
     return quiet() if quiet is not None else maker
+
+
+def fitted(maker: ViewMaker, pixels: tuple[int, int], cells: tuple[int, int]) -> ViewMaker:
+    """The maker for a network with this many cells in its last grid, on images of this many pixels."""
+    fit = getattr(maker, "fitted", None)
+    return fit(pixels, cells) if fit is not None else maker
