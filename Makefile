@@ -57,6 +57,7 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/loop.py
 	$(BIN)/python benchmarks/plan.py
+	$(BIN)/python benchmarks/small_layers.py --output benchmarks/results/small_layers.md
 	$(BIN)/python benchmarks/small_models.py
 
 $(INSTALLED): requirements.lock pyproject.toml

@@ -24,7 +24,8 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-CACHED, SMALL, LARGE = 96, 48, 64  # pixels a side: as images are kept, at the start, and at the end of training
+SIDES = (96, 48, 64)  # pixels a side: as images are kept, at the start, and at the end of training
+TINY = (32, 24, 32)  # the same of images that have no more pixels, with a stem of stride 1
 RATE, DECAY, BATCH, WARMUP, SMOOTHING, UNMIXED = 4e-3, 0.1, 32, 0.1, 0.1, 0.9
 
 
@@ -45,14 +46,14 @@ class Block(nn.Module):
         return F.relu(self.last(self.second(inner)) + self.short(x))
 
 
-def network(classes: int, widths: tuple[int, ...] = (32, 64, 128, 256)) -> nn.Sequential:
-    """A stem of stride 2, one block per stage, mean pooling: 1.2 million parameters."""
-    stem = [nn.Conv2d(3, widths[0], 3, 2, 1, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU()]
+def network(classes: int, stride: int, widths: tuple[int, ...] = (32, 64, 128, 256)) -> nn.Sequential:
+    """A stem, one block per stage, mean pooling: 1.2 million parameters."""
+    stem = [nn.Conv2d(3, widths[0], 3, stride, 1, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU()]
     stages = [Block(widths[max(i - 1, 0)], width, 1 if i == 0 else 2) for i, width in enumerate(widths)]
     return nn.Sequential(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
 
 
-def read(table: Path) -> tuple[dict[str, tuple[Tensor, Tensor]], int]:
+def read(table: Path, side: int) -> tuple[dict[str, tuple[Tensor, Tensor]], int]:
     """All images at one size as bytes, and their labels, by split."""
     with table.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -60,10 +61,10 @@ def read(table: Path) -> tuple[dict[str, tuple[Tensor, Tensor]], int]:
     found = {}
     for split in ("train", "test"):
         chosen = [row for row in rows if row["split"] == split]
-        pixels = np.empty((len(chosen), 3, CACHED, CACHED), np.uint8)
+        pixels = np.empty((len(chosen), 3, side, side), np.uint8)
         for number, row in enumerate(chosen):
             with Image.open(row["path"]) as image:
-                square = image.convert("RGB").resize((CACHED, CACHED), Image.Resampling.BICUBIC)
+                square = image.convert("RGB").resize((side, side), Image.Resampling.BICUBIC)
             pixels[number] = np.asarray(square).transpose(2, 0, 1)
         labels = torch.tensor([names.index(row["label"]) for row in chosen])
         found[split] = torch.from_numpy(pixels), labels
@@ -108,13 +109,13 @@ def normalised(pixels: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return (pixels.float() - mean) / std
 
 
-def fastest(classes: int) -> tuple[torch.memory_format, Any]:
+def fastest(classes: int, side: int, stride: int) -> tuple[torch.memory_format, Any]:
     """Memory layout and precision of the shortest step, measured for a moment."""
     best = (math.inf, torch.contiguous_format, nullcontext)
     for layout in (torch.contiguous_format, torch.channels_last):
         for context in (nullcontext, lambda: torch.autocast("cpu", torch.bfloat16)):
-            model = network(classes).to(memory_format=layout)
-            images = torch.randn(BATCH, 3, LARGE, LARGE).to(memory_format=layout)
+            model = network(classes, stride).to(memory_format=layout)
+            images = torch.randn(BATCH, 3, side, side).to(memory_format=layout)
             for _ in range(3):
                 started = time.process_time()
                 with context():
@@ -125,10 +126,14 @@ def fastest(classes: int) -> tuple[torch.memory_format, Any]:
     return best[1], best[2]
 
 
-def train(images: Tensor, labels: Tensor, classes: int, budget: float) -> tuple[nn.Module, Any, int]:
+def train(
+    images: Tensor, labels: Tensor, classes: int, budget: float, sides: tuple[int, int, int]
+) -> tuple[nn.Module, Any, int]:
     """Train until the CPU time is used up; the moving average of the weights is the result."""
-    layout, context = fastest(classes)
-    model, average = (network(classes).to(memory_format=layout) for _ in range(2))
+    _, small, large = sides
+    stride = 1 if sides == TINY else 2
+    layout, context = fastest(classes, large, stride)
+    model, average = (network(classes, stride).to(memory_format=layout) for _ in range(2))
     average.load_state_dict(model.state_dict())
     optimizer = torch.optim.AdamW(model.parameters(), RATE, (0.9, 0.99), weight_decay=DECAY, fused=True)
     began, steps, order = time.process_time(), 0, torch.empty(0, dtype=torch.long)
@@ -138,7 +143,7 @@ def train(images: Tensor, labels: Tensor, classes: int, budget: float) -> tuple[
         if len(order) < BATCH:
             order = torch.randperm(len(images))
         chosen, order = order[:BATCH], order[BATCH:]
-        side = round((SMALL + (LARGE - SMALL) * min(1.0, used / 0.7)) / 8) * 8
+        side = round((small + (large - small) * min(1.0, used / 0.7)) / 8) * 8
         batch = augment(images[chosen], side).contiguous(memory_format=layout)
         targets = F.one_hot(labels[chosen], classes) * (1 - SMOOTHING) + SMOOTHING / classes
         if used < UNMIXED and torch.rand(()) < 0.5:
@@ -162,19 +167,21 @@ def main() -> None:
     parser.add_argument("images", type=Path)
     parser.add_argument("--cpu-seconds", type=float, default=125.0, help="of training, imports and loading included")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tiny", action="store_true", help="images of 32 pixels: 24 to 32 px, a stem of stride 1")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(chosen.seed)
-    splits, classes = read(chosen.images)
+    sides = TINY if chosen.tiny else SIDES
+    splits, classes = read(chosen.images, sides[0])
     pixels, labels = splits["train"]
     mean = pixels.float().mean((0, 2, 3)).view(1, 3, 1, 1)
     std = pixels.float().std((0, 2, 3)).view(1, 3, 1, 1)
-    model, context, steps = train(normalised(pixels, mean, std), labels, classes, chosen.cpu_seconds)
+    model, context, steps = train(normalised(pixels, mean, std), labels, classes, chosen.cpu_seconds, sides)
     seconds = time.process_time()
     pixels, labels = splits["test"]
     right = 0
     for first in range(0, len(pixels), 256):
-        batch = F.interpolate(normalised(pixels[first : first + 256], mean, std), LARGE, mode="area")
+        batch = F.interpolate(normalised(pixels[first : first + 256], mean, std), sides[2], mode="area")
         with torch.inference_mode(), context():
             scores = model(batch).float() + model(batch.flip(3)).float()
         right += int((scores.argmax(1) == labels[first : first + 256]).sum())

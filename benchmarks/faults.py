@@ -50,6 +50,8 @@ ALL_TASKS = {
     "attention-distance": TaskConfig(0.1),
     "attention-similarity": TaskConfig(0.1),
     "rotation": TaskConfig(0.2),
+    "jigsaw": TaskConfig(0.1),
+    "reconstruction": TaskConfig(0.1, options={"width": 16, "share": 0.5}),
 }
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "plain": {},

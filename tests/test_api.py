@@ -29,6 +29,7 @@ PROMISED = [
     "Distance",
     "Jigsaw",
     "LayerBackbone",
+    "Masked",
     "MegaPatches",
     "Objective",
     "Outcome",

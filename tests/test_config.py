@@ -17,7 +17,7 @@ from vitlet.config import BaseConfig, RunConfig, TaskConfig
 from vitlet.config.setting import Group, Settings
 from vitlet.errors import VitletError
 from vitlet.tasks import TASKS
-from vitlet.tasks.declared import declared_options, declared_weight, load_task
+from vitlet.tasks.declared import declared_options, declared_weight, load_task, textual
 from vitlet.transfer.detection.settings import DetectConfig
 from vitlet.transfer.segmentation.settings import SegmentConfig
 
@@ -40,7 +40,7 @@ def test_declared_options_are_the_constructor(name: str) -> None:
     constructor = load_task(name).__init__
     hints = get_type_hints(constructor)
     real = {
-        key: (hints[key], parameter.default)
+        key: (textual(hints[key]), parameter.default)
         for key, parameter in inspect.signature(constructor).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }

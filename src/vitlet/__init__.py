@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # the public names; at run time they are read from here, and 
     from vitlet.objective.schedules import Ramp as Ramp
     from vitlet.objective.timm_task import TimmTrainingTask as TimmTrainingTask
     from vitlet.tasks import *  # noqa: F403  # every built-in task
+    from vitlet.tokens.masked import Masked as Masked
     from vitlet.tokens.patch_augment import PatchAugment as PatchAugment
     from vitlet.tokens.patch_views import MegaPatches as MegaPatches
     from vitlet.tokens.patch_views import ShuffledPatches as ShuffledPatches

@@ -26,8 +26,10 @@ if TYPE_CHECKING:  # the types of those there are; of others editors know the na
     from vitlet.tasks.attention_similarity import *
     from vitlet.tasks.distance import *
     from vitlet.tasks.drloc import *
+    from vitlet.tasks.guidance import *
     from vitlet.tasks.jigsaw import *
     from vitlet.tasks.position import *
+    from vitlet.tasks.reconstruction import *
     from vitlet.tasks.rotation import *
     from vitlet.tasks.sprel import *
 

@@ -11,6 +11,9 @@ import threading
 import time
 from typing import NamedTuple
 
+STARTED = time.monotonic()
+"""When this process began to import vitlet, for budgets in minutes."""
+
 LAUNCHER = "VITLET_LAUNCHER"
 """Environment variable with the process id of the launcher: if that is gone, so is the reason to go on."""
 

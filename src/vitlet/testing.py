@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import torch
@@ -20,11 +21,12 @@ from torch import Tensor, nn
 from vitlet.backbones import TimmBackbone
 from vitlet.models.factory import build_model
 from vitlet.objective import Objective, Term
-from vitlet.tasks.declared import Option, options_of
+from vitlet.tasks.declared import Option, options_of, textual
 from vitlet.tasks.task import Task, TaskResult
 from vitlet.tokens.attention import AttentionMap, AttentionShape
 from vitlet.tokens.features import Features, Grid, GridShape, Shapes
 from vitlet.tokens.geometry import grid_coords
+from vitlet.tokens.views import View, fitted
 
 BATCH, CHANNELS, HEIGHT, WIDTH, PATCH, LAYERS = 2, 8, 3, 5, 4, 2
 
@@ -96,7 +98,10 @@ class TaskSuite:
         torch.manual_seed(0)
         task = self.task(**options)
         shape = GridShape(CHANNELS, *self.sides)
-        task.build(Shapes(shape, shape, (shape,), (_attention_shape(shape),) * LAYERS))
+        view = self.view(token_grid(height=self.sides[0], width=self.sides[1]).images)
+        images = GridShape(*view.images.shape[1:])
+        attention = (_attention_shape(shape),) * LAYERS
+        task.build(Shapes(shape, shape, (shape,), attention, images, view.hidden is not None))
         return task
 
     def each(self) -> list[Task]:
@@ -107,8 +112,15 @@ class TaskSuite:
         """Features of that size as the task's view places them, or shuffled; of these tokens if they are given."""
         found = token_grid(height=self.sides[0], width=self.sides[1], shuffled=shuffled)
         torch.manual_seed(3)
-        coords = found.last.coords if shuffled else self.task.suggested_view(found.images).coords(*self.sides)
-        return features_of(found.last.tokens if tokens is None else tokens, coords, found.images)
+        view = self.view(found.images)
+        coords = found.last.coords if shuffled else view.coords(*self.sides)
+        features = features_of(found.last.tokens if tokens is None else tokens, coords, view.images)
+        return replace(features, hidden=view.hidden)
+
+    def view(self, images: Tensor) -> View:
+        """The view that the task suggests, of these images."""
+        size = int(images.shape[2]), int(images.shape[3])
+        return fitted(self.task.suggested_view, size, self.sides)(images)
 
     def cases(self) -> Iterator[tuple[Mapping[str, Any], Task, Features]]:
         """Every setting on a regular grid and, where the task allows it, on shuffled patches."""
@@ -188,7 +200,7 @@ class TaskSuite:
         assert list(found) == list(parameters)
         hints = get_type_hints(self.task.__init__)
         for name, option in found.items():
-            assert option.hint == hints[name] and option.default == parameters[name].default
+            assert option.hint == textual(hints[name]) and option.default == parameters[name].default
             assert option.help, f"say in the class's docstring, under Args, what {name!r} is"
         assert (self.task.__doc__ or "").strip(), "the first line of the class's docstring is what `vitlet tasks` shows"
 

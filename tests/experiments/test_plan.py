@@ -116,7 +116,7 @@ def test_activations_are_those_of_a_real_step(config: RunConfig) -> None:
     objective = plan_objective(config, 10)
     images, labels = torch.randn(8, 3, *objective.backbone.img_size), torch.randint(10, (8,))
     found = SavedBytes([*objective.parameters(), *objective.buffers()])
-    with found, torch.autocast("cpu", dtype=torch.bfloat16, enabled=config.amp):
+    with found, torch.autocast("cpu", dtype=torch.bfloat16, enabled=bool(config.amp)):
         objective(images, labels, objective.weights(5))
     assert found.total > 0
     assert count_step(config, classes=10, images=8).memory.activations == pytest.approx(found.total, rel=0.01)

@@ -221,6 +221,7 @@ SMALL = {
     "t2t": {"depth": 1},
     "cct": {"depth": 1},
     "resnet": {"layers": [1, 1, 1, 1]},
+    "hybrid_s": {"depth": 1},
 }
 
 

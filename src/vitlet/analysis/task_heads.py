@@ -50,8 +50,9 @@ class Locator:
             why = "; ".join(damaged) or "its folder 'checkpoints' holds none"
             raise VitletError(f"the task heads of {run} lie in its checkpoints: {why}.")
         where = find_device(device)
-        objective = _objective(config, checkpoint).to(where).eval()
-        return Locator(objective, next(term.task for term in objective.terms if term.task.name == names[0]), where)
+        alone = replace(config, tasks={names[0]: config.tasks[names[0]]})  # other tasks may need a teacher
+        objective = _objective(alone, checkpoint).to(where).eval()
+        return Locator(objective, objective.terms[0].task, where)
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> Places:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vitlet.errors import VitletError, first_line
-from vitlet.tokens.features import Features, Needs, Shapes
+from vitlet.tokens.features import Features, GridShape, Needs, Shapes
 from vitlet.tokens.views import PlainView, View, ViewMaker
 
 SAME_SIZE = " Pass the img_size and in_chans that the model was made with."
@@ -65,7 +65,9 @@ class Backbone(nn.Module):
                 " Use larger images, or a model with a smaller patch or stride."
             )
         normed = features.after_norm.shape if features.after_norm else None
-        return Shapes(last, normed, tuple(grid.shape for grid in features.every))
+        images = GridShape(*seen.images.shape[1:])
+        every = tuple(grid.shape for grid in features.every)
+        return Shapes(last, normed, every, images=images, hides=seen.hidden is not None)
 
     @contextmanager
     def _explained(self, height: int, width: int) -> Iterator[None]:

@@ -78,4 +78,4 @@ class LayerBackbone(Backbone):
         if output is None:
             raise VitletError(f"the layer {self.layer!r} did not run in the forward pass of {self.describe()}.")
         logits = getattr(logits, "logits", logits)  # Hugging Face models answer with a record
-        return Features(images=view.images, last=self.place.grid(output, view), logits=logits)
+        return Features(images=view.images, last=self.place.grid(output, view), logits=logits, hidden=view.hidden)

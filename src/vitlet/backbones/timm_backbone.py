@@ -88,6 +88,7 @@ class TimmBackbone(Backbone):
             after_norm=normed,
             every=grids if needs.every_grid else (),
             attention=attention,
+            hidden=view.hidden,
         )
 
     def _survey(self, images: Tensor) -> Survey:

@@ -115,6 +115,9 @@ def run_settings(namespace: argparse.Namespace) -> dict[str, Any]:
         values = {key: value for key, value in values.items() if key not in PRESET}  # a run's file holds its preset's
     if "data" in given and given["data"] != values.get("data", given["data"]):
         values.pop("num_classes", None)  # of the other data
+    if ":" in str(given.get("img_size", "")):
+        first, _, last = str(given["img_size"]).partition(":")
+        given |= {"img_size_start": first, "img_size": last}
     if "model_kwargs" in given:
         given["model_kwargs"] = {**(values.get("model_kwargs") or {}), **_pairs(given["model_kwargs"])}
     for key, value in given.items():

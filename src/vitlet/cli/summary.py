@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -132,16 +133,20 @@ def print_tasks(tasks: Mapping[str, tuple[str, float, Mapping[str, Option]]]) ->
 
 def print_small_models(models: Sequence[SmallModel], measured: str) -> None:
     """The networks for small images, and where their speed was measured."""
-    table = _table("px", "parameters", "grid", "images/s", first="name")
-    table.add_column("when to use it")
+    from vitlet.models.small_list import family
+
+    table = _table("px", "parameters", "grid", "images/s", "in bf16", first="name")
     for model in models:
-        speed = "not measured" if model.images_per_second is None else f"{model.images_per_second:.0f}"
+        both = (model.images_per_second, model.in_bf16)
+        speeds = ["not measured" if speed is None else f"{speed:.0f}" for speed in both]
         grid = f"{model.grid[0]} x {model.grid[1]}"
-        table.add_row(model.name, str(model.img_size), f"{model.parameters / 1e6:.1f} M", grid, speed)
+        table.add_row(model.name, str(model.img_size), f"{model.parameters / 1e6:.1f} M", grid, *speeds)
     Console().print(table)
-    for model in models:
-        say(f"{model.name}: {model.use}")
-    say(f"images/s: of a training step, 32 images, one thread ({measured})" if measured else "images/s: not measured")
+    for use, alike in groupby(models, key=lambda model: model.use):  # sizes of one family share their sentence
+        names = [model.name for model in alike]
+        say(f"{names[0] if len(names) == 1 else family(names[0])}: {use}")
+    how = "images/s: of a training step, 32 images, one thread; in bf16: with autocast and channels-last layout"
+    say(f"{how} ({measured})" if measured else "images/s: not measured")
 
 
 def print_scan(

@@ -8,16 +8,31 @@ from typing import Any, Literal
 from vitlet.config.setting import AUG, NONNEGATIVE, POSITIVE_SHARE, SHARE, Settings
 from vitlet.errors import VitletError
 
-_PLAIN = {"scale": 0.08, "hflip": 0.5, "aa": "off", "color_jitter": 0.0, "reprob": 0.0, "mixup": 0.0, "cutmix": 0.0}
+_PLAIN = {
+    "scale": 0.08,
+    "hflip": 0.5,
+    "aa": "off",
+    "color_jitter": 0.0,
+    "grayscale_prob": 0.0,
+    "reprob": 0.0,
+    "mixup": 0.0,
+    "cutmix": 0.0,
+    "mixup_prob": 1.0,
+    "mixup_off_epoch": 0.0,
+}
 _SWIN = {"aa": "rand-m9-mstd0.5-inc1", "reprob": 0.25, "smoothing": 0.1, "mixup": 0.8, "cutmix": 1.0}
 
 AUGMENTATIONS: dict[str, dict[str, Any]] = {
     "none": _PLAIN | {"crop": "none", "hflip": 0.0, "smoothing": 0.0},
+    "standard": _PLAIN
+    | {"crop": "resized", "scale": 0.35, "color_jitter": 0.3, "grayscale_prob": 0.2, "smoothing": 0.1}
+    | {"mixup": 1.0, "cutmix": 1.0, "mixup_prob": 0.5, "mixup_off_epoch": None},  # None: 0.9 of the epochs
     "light": _PLAIN | {"crop": "auto", "scale": 0.35, "smoothing": 0.1},
     "drloc": _PLAIN | {"crop": "auto"} | _SWIN,
     "relvit": _PLAIN | {"crop": "auto", "smoothing": 0.0},
 }
-"""What each preset sets. drloc: the Swin and DeiT recipe; relvit: crop and flip alone."""
+"""What each preset sets. standard: crops, colour, and half of the batches mixed until the last tenth of the run;
+light: crops and flips; drloc: the Swin and DeiT recipe; relvit: crop and flip alone."""
 
 PRESET = frozenset(AUGMENTATIONS["none"])
 """The settings that a preset fills in."""
@@ -27,7 +42,9 @@ PRESET = frozenset(AUGMENTATIONS["none"])
 class AugmentationSettings(Settings):
     """A preset and its parts, each of which can be set by itself."""
 
-    aug: Literal["light", "none", "drloc", "relvit"] = AUG("light", "augmentation preset; the parts below override")
+    aug: Literal["standard", "light", "none", "drloc", "relvit"] = AUG(
+        "light", "augmentation preset; the parts below override"
+    )
     crop: Literal["auto", "resized", "padded", "none"] | None = AUG(
         None, "resized: a random part; padded: moved by a few pixels; auto: padded up to 64 px (default: by preset)"
     )
@@ -37,10 +54,20 @@ class AugmentationSettings(Settings):
     hflip: float | None = AUG(None, "probability of a horizontal flip; 0 for digits, text (default: by preset)", SHARE)
     aa: str | None = AUG(None, "RandAugment such as rand-m9-mstd0.5-inc1, or off (default: by preset)")
     color_jitter: float | None = AUG(None, "brightness, contrast and saturation (default: by preset)", SHARE)
+    grayscale_prob: float | None = AUG(
+        None, "probability of blending an image with its grey version (default: by preset)", SHARE
+    )
     reprob: float | None = AUG(None, "probability of random erasing (default: by preset)", SHARE)
     smoothing: float | None = AUG(None, "label smoothing (default: by preset)", SHARE)
     mixup: float | None = AUG(None, "mixup alpha, 0 for none (default: by preset)", NONNEGATIVE)
     cutmix: float | None = AUG(None, "cutmix alpha, 0 for none (default: by preset)", NONNEGATIVE)
+    mixup_prob: float | None = AUG(None, "probability of mixup or cutmix for a batch (default: by preset)", SHARE)
+    mixup_off_epoch: float | None = AUG(
+        None, "epoch after which mixup and cutmix end, 0 for never (default: by preset)", NONNEGATIVE
+    )
+    tta: Literal["none", "flip"] = AUG(
+        "none", "validate and test on the mean over each image and its mirror image; predict and evaluate do the same"
+    )
     balance: Literal["none", "sampler", "weights"] = AUG(
         "none", "imbalanced classes: draw each equally often, or weigh the loss"
     )

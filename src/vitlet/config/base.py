@@ -69,8 +69,10 @@ class OptimSettings(Settings):
     warmup_epochs: float | None = OPTIM(None, "epochs of linear warm-up (default: a twentieth of the run)", NONNEGATIVE)
     clip_grad: float | None = OPTIM(5.0, "largest norm of the gradient; none to leave it", NONNEGATIVE)
     model_ema: bool = OPTIM(False, "evaluate and export a moving average of the weights")
-    model_ema_decay: float = OPTIM(
-        0.9998, "share of the average that stays at each step; at step t at most (1+t)/(10+t)", SHARE
+    model_ema_decay: float | None = OPTIM(
+        None,
+        "EMA decay; at step t at most (1+t)/(10+t) (default: 0.9998, less in short runs: a fifth of the steps count)",
+        SHARE,
     )
     patience: int | None = OPTIM(None, "stop after so many epochs without a better validation result", COUNT)
     seed: int = OPTIM(0, "of weights, split, order and augmentation", NONNEGATIVE)
@@ -115,7 +117,7 @@ class HardwareSettings(Settings):
     """What the run computes on, and how."""
 
     device: str = HARDWARE("auto", "auto, cpu, cuda, cuda:1, mps", free=True)
-    amp: bool = HARDWARE(False, "mixed precision")
+    amp: bool | None = HARDWARE(None, "mixed precision (default: off, with autotune where it is faster)")
     amp_dtype: Literal["bfloat16", "float16"] = HARDWARE("bfloat16", "of mixed precision")
     grad_checkpointing: bool = HARDWARE(False, "recompute activations in the backward pass: less memory, more time")
     workers: int | None = HARDWARE(
@@ -165,15 +167,20 @@ class BaseConfig(
 
     ORDER: ClassVar[str] = """
         data data_dir download class_list partial classes val_fraction folds fold group_by fraction per_class
-        skip_unreadable model model_kwargs pretrain positions init freeze layer_decay pretrained img_size in_chans
-        num_classes drop_path epochs batch_size grad_accum_steps lr lr_base lr_base_size lr_base_scale min_lr
+        skip_unreadable model model_kwargs pretrain positions init freeze layer_decay pretrained img_size
+        img_size_start in_chans num_classes drop_path minutes cpu_minutes epochs planned_steps epoch_repeats
+        val_interval batch_size opt opt_betas grad_accum_steps lr lr_base lr_base_size lr_base_scale min_lr
         weight_decay warmup_epochs clip_grad model_ema model_ema_decay patience aug crop scale hflip aa color_jitter
-        reprob smoothing mixup cutmix balance class_weights crop_pct seed balance_tasks device amp amp_dtype compile
-        grad_checkpointing fsdp workers cache cache_dir checkpoint_epochs checkpoint_steps checkpoint_minutes
-        checkpoint_hist log_wandb log_mlflow log_trackio nproc output overwrite resume"""
+        grayscale_prob reprob smoothing mixup cutmix mixup_prob mixup_off_epoch tta balance class_weights crop_pct
+        seed balance_tasks device amp amp_dtype channels_last autotune compile grad_checkpointing fsdp workers cache
+        cache_dir checkpoint_epochs checkpoint_steps checkpoint_minutes checkpoint_hist log_wandb log_mlflow
+        log_trackio nproc output overwrite resume"""
     """Of the keys in a run's file and of the flags, as older versions wrote them; of whichever settings there are."""
 
-    freeze = compile = fsdp = False  # settings of a classifier, which other runs go without
+    # Settings of a classifier, which other runs go without.
+    freeze = compile = fsdp = channels_last = False
+    minutes = cpu_minutes = None
+    epoch_repeats, val_interval, opt = 1.0, 1, "adamw"
 
     @property
     def network(self) -> str:

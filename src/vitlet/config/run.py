@@ -50,7 +50,12 @@ class ClassifierModel(ModelSettings):
     )
     init: str | None = MODEL(None, "start from the weights of a run, folder or file: all but the classifier")
     freeze: bool = MODEL(False, "with init: train the classifier alone")
-    img_size: ImageSize | None = MODEL(None, "side of the images or HEIGHTxWIDTH (default: the model's)")
+    img_size: ImageSize | None = MODEL(
+        None, "side of the images or HEIGHTxWIDTH; 48:64 grows from 48 to 64 px while training (default: the model's)"
+    )
+    img_size_start: ImageSize | None = MODEL(
+        None, "image size of the first steps; it grows to img_size over the first 70 % of the run"
+    )
     in_chans: int = MODEL(3, "channels of the images: 1 grey, 3 RGB, other numbers as the files have them", COUNT)
     num_classes: int | None = MODEL(None, "size of the classifier (default: the number of classes)", COUNT)
 
@@ -58,6 +63,13 @@ class ClassifierModel(ModelSettings):
         super().__post_init__()
         if self.freeze and (self.pretrain or not (self.init or self.pretrained)):
             raise VitletError("freeze trains the classifier alone, which needs learned weights: add --init RUN.")
+        if self.img_size_start is not None:
+            if self.img_size is None:
+                raise VitletError("img_size_start is given, but img_size is not: to which size? Use --img-size 48:64.")
+            if any(first > last for first, last in zip(self.img_size_start, self.img_size, strict=True)):
+                raise VitletError(
+                    f"img_size_start {self.img_size_start} must not be larger than img_size {self.img_size}."
+                )
         if self.init is not None and self.pretrained:
             raise VitletError("init and pretrained both give the first weights; leave one of them out.")
 
@@ -74,17 +86,56 @@ class ClassifierModel(ModelSettings):
 
 @dataclass(frozen=True)
 class ClassifierOptim(OptimSettings):
-    """A learning rate that grows with the batch."""
+    """A budget in minutes, the optimizer, and a learning rate that grows with the batch."""
 
+    minutes: float | None = OPTIM(
+        None, "train for so many minutes: a speed test in the first seconds finds the number of epochs", POSITIVE
+    )
+    cpu_minutes: float | None = OPTIM(
+        None, "the same in CPU time of this process, imports included, which a busy machine does not change", POSITIVE
+    )
+    planned_steps: int | None = OPTIM(None, "what the speed test found, written by the run itself", COUNT)
+    epoch_repeats: float = OPTIM(1.0, "passes over the training images per epoch; may be a fraction", POSITIVE)
+    val_interval: int | None = OPTIM(
+        None, "epochs between two validations (default: 1; with minutes, so that they cost at most a twentieth)", COUNT
+    )
+    opt: str = OPTIM("adamw", "optimizer by timm's name: adamw, muon, sgd, lion, ...")
+    opt_betas: str | None = OPTIM(None, "betas of the optimizer, such as 0.9,0.99 (default: the optimizer's)")
     lr_base: float | None = OPTIM(
         None, "instead of lr: the rate for lr_base_size images a step, scaled to batch_size", POSITIVE
     )
     lr_base_size: int = OPTIM(256, "images a step that lr_base is meant for", COUNT)
     lr_base_scale: Literal["linear", "sqrt"] = OPTIM("linear", "how lr_base grows with the images a step")
 
-    sched: Literal["cosine", "quarter-cosine"] = OPTIM(
-        "cosine", "of the learning rate after its warm-up; quarter-cosine: that of RelViT's released code"
+    sched: Literal["cosine", "wsd", "quarter-cosine"] = OPTIM(
+        "cosine",
+        "learning rate after the warm-up; wsd: constant, linear decay in the last 30 %; quarter-cosine: RelViT's",
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.minutes is not None and self.cpu_minutes is not None:
+            raise VitletError("minutes and cpu_minutes both limit the run; leave one of them out.")
+        self.betas()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the number of epochs is still to be found by a speed test."""
+        return (self.minutes is not None or self.cpu_minutes is not None) and self.planned_steps is None
+
+    def betas(self) -> tuple[float, ...] | None:
+        """The numbers of ``opt_betas``."""
+        if self.opt_betas is None:
+            return None
+        try:
+            found = tuple(float(word) for word in self.opt_betas.split(","))
+        except ValueError:
+            found = ()
+        if len(found) < 2 or not all(0 <= beta < 1 for beta in found):
+            raise VitletError(
+                f"opt_betas is {self.opt_betas!r}; it must be numbers from 0 to below 1 such as 0.9,0.99."
+            )
+        return found
 
     @property
     def learning_rate_rule(self) -> str:
@@ -100,6 +151,12 @@ class ClassifierOptim(OptimSettings):
 class ClassifierHardware(HardwareSettings):
     """Ways to run a step, and a cache of decoded images."""
 
+    channels_last: bool | None = HARDWARE(
+        None, "channels_last memory layout (default: off, with autotune where it is faster)"
+    )
+    autotune: bool = HARDWARE(
+        False, "measure channels_last and bfloat16 in the first seconds and take the fastest, unless they are given"
+    )
     compile: bool = HARDWARE(False, "compile the network and its tasks with torch.compile")
     fsdp: bool = HARDWARE(False, "spread weights, gradients and optimizer over the processes (FSDP2)")
     cache: Literal["auto", "none"] = HARDWARE(
@@ -109,6 +166,8 @@ class ClassifierHardware(HardwareSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.fsdp and getattr(self, "opt", "adamw") == "muon":
+            raise VitletError("fsdp splits the weights that muon needs whole; leave out --fsdp, or use --opt adamw.")
         if self.fsdp and self.amp and self.amp_dtype == "float16":
             raise VitletError("fsdp does not work with float16; leave out --fsdp, or use --amp-dtype bfloat16.")
 

@@ -16,12 +16,12 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as V
 
 from vitlet.data.preprocess import Preprocess
-from vitlet.data.randaugment import RandAugment, blend_rounded, luminance
+from vitlet.data.randaugment import RandAugment, luminance
 from vitlet.data.randomness import mix_seed
 
 Crop = Literal["resized", "padded", "none"]
 
-BATCHED_CROP_SIDE = 64
+BATCHED_CROP_SIDE = 128
 """Up to this many pixels a side, images of one size are cropped together; above, one by one and antialiased."""
 
 CROP_KEYS = 4  # area, aspect, top, left
@@ -39,6 +39,7 @@ class Augmentation:
         hflip: probability of a horizontal flip.
         rand: RandAugment, or None.
         color_jitter: strength of random brightness, contrast and saturation.
+        grayscale_prob: probability of blending an image with its grey version, by a random share.
         reprob: probability of erasing a rectangle by noise.
     """
 
@@ -48,6 +49,7 @@ class Augmentation:
     hflip: float = 0.5
     rand: RandAugment | None = None
     color_jitter: float = 0.0
+    grayscale_prob: float = 0.0
     reprob: float = 0.0
 
 
@@ -62,42 +64,47 @@ class Augmenter:
     def __init__(self, recipe: Augmentation, preprocess: Preprocess) -> None:
         self.recipe, self.preprocess = recipe, preprocess
         parts = [CROP_KEYS, 1, recipe.rand.keys if recipe.rand else 0, 3 if recipe.color_jitter else 0]
-        self.parts = [*parts, ERASE_KEYS if recipe.reprob else 0]
+        self.parts = [*parts, ERASE_KEYS if recipe.reprob else 0, 2 if recipe.grayscale_prob else 0]
 
     @property
     def keys(self) -> int:
         """Random numbers needed per image."""
         return sum(self.parts)
 
-    def __call__(self, images: list[Tensor] | Tensor, keys: Tensor) -> Tensor:
+    def __call__(self, images: list[Tensor] | Tensor, keys: Tensor, size: tuple[int, int] | None = None) -> Tensor:
         """uint8 images -> a normalised float batch ``(B, C, *size)``.
 
         Args:
             images: one tensor ``(B, C, height, width)`` where all have one size, else a list of ``(C, height, width)``.
             keys: ``(B, self.keys)`` numbers in [0, 1).
+            size: of these images, of a resized crop (default: that of ``preprocess``).
         """
-        crop, flip, rand, jitter, erase = keys.split(self.parts, dim=1)
-        pixels = self._crop(images, crop, flip[:, 0] < self.recipe.hflip)
+        crop, flip, rand, jitter, erase, grey = keys.split(self.parts, dim=1)
+        pixels = self._crop(images, crop, flip[:, 0] < self.recipe.hflip, size or self.preprocess.size)
         if self.recipe.rand:
-            pixels = self.recipe.rand(pixels.float(), rand)
-        if self.recipe.color_jitter:
-            pixels = _jitter(pixels.float(), 1 + self.recipe.color_jitter * (2 * jitter - 1))
+            pixels = self.recipe.rand(pixels.float().round(), rand)
+        if self.recipe.color_jitter or self.recipe.grayscale_prob:
+            factors = 1 + self.recipe.color_jitter * (2 * jitter - 1) if jitter.shape[1] else torch.ones(len(keys), 3)
+            if grey.shape[1]:
+                colour = 1 - (grey[:, 0] < self.recipe.grayscale_prob) * grey[:, 1]
+                factors = factors * torch.stack([torch.ones_like(colour), torch.ones_like(colour), colour], dim=1)
+            pixels = jittered(pixels.float(), factors)
         batch = self.preprocess.normalize(pixels)
         if self.recipe.reprob:
             _erase(batch, erase, self.recipe.reprob)
         return batch
 
-    def _crop(self, images: list[Tensor] | Tensor, keys: Tensor, flips: Tensor) -> Tensor:
-        """uint8 ``(B, C, *size)``."""
+    def _crop(self, images: list[Tensor] | Tensor, keys: Tensor, flips: Tensor, size: tuple[int, int]) -> Tensor:
+        """Values in 0..255, ``(B, C, *size)``."""
         if self.recipe.crop != "resized":
             stacked = images if isinstance(images, Tensor) else torch.stack(images)
             padding = self.recipe.padding if self.recipe.crop == "padded" else 0
             return shifted(stacked, padding, keys[:, 2:4], flips)
         boxes = self.boxes(keys)
         if isinstance(images, Tensor) and max(self.preprocess.size) <= BATCHED_CROP_SIDE:
-            return self._resample(images, boxes, flips)
+            return cropped_together(images, boxes, flips, size)
         choices = zip(images, boxes, flips.tolist(), strict=True)
-        return torch.stack([self._resized(image, box, flip) for image, box, flip in choices])
+        return torch.stack([self._resized(image, box, flip, size) for image, box, flip in choices])
 
     def boxes(self, keys: Tensor) -> Tensor:
         """Top, left, height and width of random crops as shares of the image: ``(B, 4)``."""
@@ -106,24 +113,24 @@ class Augmenter:
         height, width = (area / aspect).sqrt().clamp(max=1), (area * aspect).sqrt().clamp(max=1)
         return torch.stack([(1 - height) * keys[:, 2], (1 - width) * keys[:, 3], height, width], dim=1)
 
-    def _resample(self, images: Tensor, boxes: Tensor, flips: Tensor) -> Tensor:
-        """Small images of one size together: bicubic, one call."""
-        middle = 2 * boxes[:, :2] + boxes[:, 2:] - 1  # of the crop, in grid_sample's -1..1
-        theta = torch.zeros(len(images), 2, 3)
-        theta[:, 0, 0], theta[:, 1, 1] = boxes[:, 3] * (1 - 2.0 * flips), boxes[:, 2]
-        theta[:, 0, 2], theta[:, 1, 2] = middle[:, 1], middle[:, 0]
-        places = F.affine_grid(theta, [len(images), 1, *self.preprocess.size], align_corners=False)
-        pixels = F.grid_sample(images.float(), places, mode="bicubic", padding_mode="reflection", align_corners=False)
-        return pixels.clamp_(0, 255).round_().byte()
-
-    def _resized(self, image: Tensor, box: Tensor, flip: bool) -> Tensor:
+    def _resized(self, image: Tensor, box: Tensor, flip: bool, size: tuple[int, int]) -> Tensor:
         """One image of any size: bicubic, antialiased."""
         height, width = image.shape[1:]
         top, left, rows, columns = (box * torch.tensor([height, width, height, width])).round().int().tolist()
         place = (min(top, height - 1), min(left, width - 1), max(1, rows), max(1, columns))
-        size = list(self.preprocess.size)
-        cropped: Tensor = V.resized_crop(image, *place, size, interpolation=InterpolationMode.BICUBIC, antialias=True)
+        bicubic = InterpolationMode.BICUBIC
+        cropped: Tensor = V.resized_crop(image, *place, list(size), interpolation=bicubic, antialias=True)
         return cropped.flip(-1) if flip else cropped
+
+
+def cropped_together(images: Tensor, boxes: Tensor, flips: Tensor, size: tuple[int, int]) -> Tensor:
+    """Crop, scale and flip of a whole batch in one bilinear call: float ``(B, C, *size)``."""
+    middle = 2 * boxes[:, :2] + boxes[:, 2:] - 1  # of the crop, in grid_sample's -1..1
+    theta = torch.zeros(len(images), 2, 3)
+    theta[:, 0, 0], theta[:, 1, 1] = boxes[:, 3] * (1 - 2.0 * flips), boxes[:, 2]
+    theta[:, 0, 2], theta[:, 1, 2] = middle[:, 1], middle[:, 0]
+    places = F.affine_grid(theta, [len(images), 1, *size], align_corners=False)
+    return F.grid_sample(images.float(), places, mode="bilinear", padding_mode="border", align_corners=False)
 
 
 def shifted(images: Tensor, padding: int, keys: Tensor, flips: Tensor) -> Tensor:
@@ -138,12 +145,16 @@ def shifted(images: Tensor, padding: int, keys: Tensor, flips: Tensor) -> Tensor
     return padded.permute(0, 2, 3, 1)[image, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
 
 
-def _jitter(pixels: Tensor, factors: Tensor) -> Tensor:
-    """Brightness, contrast and saturation by ``factors`` ``(B, 3)``."""
+def jittered(pixels: Tensor, factors: Tensor) -> Tensor:
+    """Brightness, contrast and saturation by ``factors`` ``(B, 3)``, in one pass and without clipping between them.
+
+    Brightness blends with black, contrast with the mean luminance, saturation with the luminance of each pixel; all
+    are linear, so that together they are one number for the pixel, one for its luminance, and one for the image.
+    """
     brightness, contrast, saturation = (factor[:, None, None, None] for factor in factors.unbind(1))
-    pixels = blend_rounded(pixels, torch.zeros(()), brightness)
-    pixels = blend_rounded(pixels, luminance(pixels).mean((2, 3), keepdim=True), contrast)
-    return blend_rounded(pixels, luminance(pixels), saturation)
+    grey = luminance(pixels)
+    scale, mean = brightness * contrast, brightness * grey.mean((2, 3), keepdim=True)
+    return pixels * (saturation * scale) + (grey * ((1 - saturation) * scale) + (1 - contrast) * mean)
 
 
 def _erase(batch: Tensor, keys: Tensor, probability: float) -> None:

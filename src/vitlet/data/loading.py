@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,17 @@ WORKER_SECONDS = 300
 """How long a loading process may take for one batch."""
 
 
+class SizedBatch(list[tuple[int, int]]):
+    """The (epoch, index) pairs of a batch whose images are to have another size than usual."""
+
+    def __init__(self, items: Iterable[tuple[int, int]], size: tuple[int, int]) -> None:
+        super().__init__(items)
+        self.size = size
+
+    def __reduce__(self) -> tuple[Any, ...]:  # it travels to loading processes
+        return SizedBatch, (list(self), self.size)
+
+
 class TrainingSet(torch.utils.data.Dataset[Any]):
     """Augmented batches; a batch is asked for as [(epoch, index), ...] and depends on nothing else."""
 
@@ -34,7 +45,8 @@ class TrainingSet(torch.utils.data.Dataset[Any]):
         epochs, indices = zip(*items, strict=True)
         keys = keyed_uniforms(self.augment.keys, self.seed, epochs, indices)
         labels = torch.tensor([self.images.labels[index] for index in indices])
-        return self.augment(_batch(self.images, indices, self.channels), keys), labels
+        size = items.size if isinstance(items, SizedBatch) else None
+        return self.augment(_batch(self.images, indices, self.channels), keys, size), labels
 
 
 class EvaluationSet(torch.utils.data.Dataset[Any]):
@@ -75,10 +87,12 @@ class EpochOrder(Sampler[list[tuple[int, int]]]):
         balanced: draw, with replacement, every class equally often.
         parts: parts of a step.
         mine: the parts that are iterated over.
+        repeats: passes over the images per epoch; may be a fraction, then an epoch begins where the one before ended.
 
     Attributes:
         epoch: to iterate over.
         start: step of that epoch to start at.
+        size_at: the size of a step's images, by the (fractional) epoch; None for the usual one.
     """
 
     def __init__(
@@ -90,9 +104,11 @@ class EpochOrder(Sampler[list[tuple[int, int]]]):
         balanced: bool = False,
         parts: int = 1,
         mine: range = range(1),
+        repeats: float = 1.0,
     ) -> None:
         self.count, self.seed, self.epoch, self.start = len(labels), seed, 0, 0
-        self.parts, self.mine = parts, mine
+        self.parts, self.mine, self.repeats = parts, mine, repeats
+        self.size_at: Callable[[float], tuple[int, int]] | None = None
         self.batch_size = min(batch_size, self.count) // parts * parts
         if not self.batch_size:
             raise VitletError(
@@ -109,28 +125,43 @@ class EpochOrder(Sampler[list[tuple[int, int]]]):
         return self.steps * len(self.mine)
 
     @property
-    def steps(self) -> int:
-        """Steps of an epoch."""
+    def pass_steps(self) -> int:
+        """Steps of one pass over the images."""
         return self.count // self.batch_size
 
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch."""
+        return max(1, round(self.repeats * self.pass_steps))
+
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        order = self.order()
+        known, order = -1, [0]
         for step in range(self.start, self.steps):
+            number, within = self._pass(step)
+            if number != known:
+                known, order = number, self.order(number)
             for part in self.mine:
-                yield [(self.epoch, index) for index in order[self._places(step, part)]]
+                batch = [(number, index) for index in order[self._places(within, part)]]
+                yield SizedBatch(batch, self.size_at(self.epoch + step / self.steps)) if self.size_at else batch
 
     def images(self, step: int, part: int) -> list[int]:
         """The images of a part of a step of this epoch."""
-        return self.order()[self._places(step, part)]
+        number, within = self._pass(step)
+        return self.order(number)[self._places(within, part)]
+
+    def _pass(self, step: int) -> tuple[int, int]:
+        """The pass over the images that a step of this epoch belongs to, and its place in it."""
+        return divmod(self.epoch * self.steps + step, self.pass_steps)
 
     def _places(self, step: int, part: int) -> slice:
         size = self.batch_size // self.parts
         first = step * self.batch_size + part * size
         return slice(first, first + size)
 
-    def order(self) -> list[int]:
-        """The images of this epoch, in order."""
-        generator = torch.Generator().manual_seed(mix_seed(self.seed, self.epoch))
+    def order(self, number: int | None = None) -> list[int]:
+        """The images of a pass, by its number, in order (default: the pass that this epoch begins in)."""
+        number = self._pass(0)[0] if number is None else number
+        generator = torch.Generator().manual_seed(mix_seed(self.seed, number))
         if not self.members:
             return torch.randperm(self.count, generator=generator).tolist()
         drawn = torch.randint(len(self.members), (self.count,), generator=generator).tolist()

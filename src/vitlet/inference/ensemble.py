@@ -36,16 +36,18 @@ class Ensemble:
 
     Args:
         predictors: one or more.
-        augment: which views of an image each is asked about; probabilities are the mean over them.
+        augment: which views of an image each is asked about; probabilities are the mean over them (default: as the
+            first was validated).
     """
 
-    def __init__(self, predictors: Sequence[Predictor], augment: TestTimeAugment = "none") -> None:
-        self.predictors, self.augment = tuple(predictors), augment
+    def __init__(self, predictors: Sequence[Predictor], augment: TestTimeAugment | None = None) -> None:
+        self.predictors = tuple(predictors)
+        self.augment: TestTimeAugment = augment or self.predictors[0].config.tta
         self.classes = self.predictors[0].classes
         self._orders = [_order(self.predictors[0], other) for other in self.predictors]
 
     @staticmethod
-    def load(folders: Sequence[Path], *, augment: TestTimeAugment = "none", device: str = "auto") -> Ensemble:
+    def load(folders: Sequence[Path], *, augment: TestTimeAugment | None = None, device: str = "auto") -> Ensemble:
         """Read run and export folders."""
         return Ensemble([Predictor.load(folder, device=device) for folder in folders], augment)
 

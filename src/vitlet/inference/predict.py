@@ -26,7 +26,7 @@ from vitlet.inference.exported import is_export, load_network, read_export, timm
 from vitlet.inference.runtimes import LogitsOf, TorchNetwork
 from vitlet.models.factory import load_exported
 from vitlet.training.build import find_device
-from vitlet.training.evaluate import Scores, evaluate
+from vitlet.training.evaluate import Scores, averaged_over, evaluate
 from vitlet.training.files import checksum
 from vitlet.training.inputs import data_request, other_request, readable_part
 from vitlet.training.jobs import job_class
@@ -105,7 +105,11 @@ class Predictor:
         """Scores on a folder of class folders, or on a split of the run's own data; and what that was."""
         images, what = self.images(data, split=split, data_dir=data_dir)
         loader, classes = self._loader(images, batch_size, workers), len(self.classes)
-        return evaluate(self.model, loader, classes=classes, device=self.device, autocast=nullcontext), what
+        return evaluate(self._classify, loader, classes=classes, device=self.device, autocast=nullcontext), what
+
+    def _classify(self, images: Tensor) -> Tensor:
+        """Logits as the run was validated with: of each image, or of the mean over it and its mirror image."""
+        return averaged_over(self.model, images, self.config.tta)
 
     def images(
         self, data: str | None = None, *, split: str | None = None, data_dir: str | None = None
@@ -123,7 +127,7 @@ class Predictor:
     def logits(self, images: ImageSet, *, batch_size: int = 128) -> tuple[Tensor, Tensor]:
         """Logits ``(n, classes)`` and labels ``(n,)`` of a whole set."""
         loader = self._loader(images, batch_size)
-        found = [(self.model(batch.to(self.device)).float().cpu(), labels) for batch, labels in loader]
+        found = [(self._classify(batch.to(self.device)).float().cpu(), labels) for batch, labels in loader]
         return torch.cat([logits for logits, _ in found]), torch.cat([labels for _, labels in found])
 
     def _loader(self, images: ImageSet, batch_size: int, workers: int = 0) -> Any:

@@ -7,7 +7,8 @@ entry. Without labels it is pre-training.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -21,7 +22,7 @@ from vitlet.objective.balance import Balance, Weights
 from vitlet.objective.schedules import Constant, Schedule
 from vitlet.tasks.task import Task, ask
 from vitlet.tokens.features import Features, Needs
-from vitlet.tokens.views import PlainView, ViewMaker, settled
+from vitlet.tokens.views import PlainView, ViewMaker, fitted, settled
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
@@ -107,7 +108,7 @@ class Objective(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.balance = balance
-        self.terms = as_terms(terms)
+        self.terms = _fitted(as_terms(terms), backbone)
         self.criterion = criterion or nn.CrossEntropyLoss()
         names = [term.task.name for term in self.terms]
         if len(set(names)) < len(names) or self.MAIN in names:
@@ -164,7 +165,9 @@ class Objective(nn.Module):
         for maker, terms in groups.items():
             labelled = labels is not None and maker == PlainView()
             needs = joint_needs(terms) | self.main_needs if labelled else joint_needs(terms)
-            features: Features = self.backbone(maker(images), needs)
+            beside = PlainView() in groups and maker != PlainView()
+            with _unchanged_statistics(self.backbone) if beside else nullcontext():
+                features: Features = self.backbone(maker(images), needs)
             if maker == PlainView():
                 logits = features.logits
             if labelled:
@@ -194,6 +197,32 @@ class Objective(nn.Module):
 def joint_needs(terms: Sequence[Term]) -> Needs:
     """All that the tasks of these terms read."""
     return reduce(or_, (term.task.needs for term in terms), Needs())
+
+
+def _fitted(terms: Sequence[Term], backbone: Backbone) -> tuple[Term, ...]:
+    """The terms with their views fitted to the grid of the network, if any needs that."""
+    if not any(hasattr(term.view, "fitted") for term in terms):
+        return tuple(terms)
+    grid = backbone.shapes().last
+    cells = grid.height, grid.width
+    return tuple(replace(term, view=fitted(term.view, backbone.img_size, cells)) for term in terms)
+
+
+@contextmanager
+def _unchanged_statistics(backbone: Backbone) -> Iterator[None]:
+    """Inside, batch normalization leaves its running statistics as they are.
+
+    Evaluation sees plain images: running means over masked, turned or shuffled ones too would not be theirs.
+    """
+    layers = [layer for layer in backbone.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+    momenta = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.momentum = 0.0
+    try:
+        yield
+    finally:
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
 
 
 def _by_view(terms: Sequence[Term], *, evaluation: bool = False) -> dict[ViewMaker, list[Term]]:

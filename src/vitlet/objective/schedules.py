@@ -82,6 +82,27 @@ class WarmupQuarterCosine:
 
 
 @dataclass(frozen=True)
+class WarmupStableDecay:
+    """Learning rate: linear from 0 to ``peak``, constant, then linear down to ``end`` over the last epochs.
+
+    A run that is cut before its decay is comparable with a longer one at the same epoch.
+    """
+
+    peak: float
+    epochs: float
+    warmup_epochs: float = 0.0
+    end: float = 0.0
+    decay: float = 0.3
+
+    def __call__(self, epoch: float) -> float:
+        if epoch < self.warmup_epochs:
+            return self.peak * epoch / self.warmup_epochs
+        span = min(self.decay * self.epochs, self.epochs - self.warmup_epochs)
+        left = min(1.0, max(0.0, self.epochs - epoch) / max(span, 1e-12))
+        return self.end + (self.peak - self.end) * left
+
+
+@dataclass(frozen=True)
 class WarmupLinear:
     """Learning rate: linear from 0 to ``peak``, then linear down to ``end``."""
 

@@ -12,11 +12,17 @@ from torch import nn
 
 from vitlet.backbones import Backbone, TimmBackbone
 from vitlet.config import RunConfig
-from vitlet.errors import VitletError
+from vitlet.errors import VitletError, first_line
 from vitlet.models.factory import build_model
 from vitlet.models.initialise import freeze_all_but_classifier, load_weights, switch_positions_off
+from vitlet.objective import Objective
+from vitlet.tokens.views import PlainView
+from vitlet.training.clock import Sizes, growing_sizes
 from vitlet.training.inputs import choose_crop
 from vitlet.training.run_folder import run_weights
+
+MIXED = 0.9
+"""Share of a run after which the preset ``standard`` mixes no more images."""
 
 
 def find_device(name: str) -> torch.device:
@@ -59,6 +65,8 @@ def default_workers(device: torch.device) -> int:
 def resolve_settings(config: RunConfig, backbone: Backbone, num_classes: int, device: torch.device) -> RunConfig:
     """Fill in every setting that was left open, but for the positional embedding."""
     config = config.resolved(img_size=backbone.img_size)
+    if config.mixup_off_epoch is None:
+        config = replace(config, mixup_off_epoch=MIXED * config.epochs)
     crop_pct = config.crop_pct
     if crop_pct is None:  # evaluation sees objects at the size that training showed them
         crop_pct = 0.875 if choose_crop(config) == "resized" else 1.0
@@ -69,12 +77,58 @@ def resolve_settings(config: RunConfig, backbone: Backbone, num_classes: int, de
     return replace(
         config,
         lr=lr,
+        amp=bool(config.amp),
+        channels_last=bool(config.channels_last),
+        val_interval=config.val_interval or 1,
         crop_pct=crop_pct,
         num_classes=num_classes or None,
         warmup_epochs=config.epochs / 20 if config.warmup_epochs is None else config.warmup_epochs,
         device=device.type,  # a continued run may find another one of them free
         workers=default_workers(device) if config.workers is None else config.workers,
     )
+
+
+def training_sizes(config: RunConfig, objective: Objective) -> Sizes | None:
+    """The sizes of a run whose images grow; network and tasks are tried at each of them."""
+    if config.img_size_start is None or config.img_size_start == config.img_size:
+        return None
+    assert config.img_size is not None
+    if choose_crop(config) != "resized":
+        raise VitletError(
+            f"img_size_start needs crops that are resized; found crop {choose_crop(config)!r}. Add --crop resized."
+        )
+    found = [
+        size
+        for size in growing_sizes(config.img_size_start, config.img_size)
+        if objective_takes(objective, size, required=size == config.img_size_start)
+    ]
+    return Sizes(found, config.epochs)
+
+
+def objective_takes(objective: Objective, size: tuple[int, int], *, required: bool) -> bool:
+    """Whether the network and its tasks can be trained on images of this size; an error if that is ``required``."""
+    backbone = objective.backbone
+    parameter = next(backbone.parameters())
+    images = torch.zeros(2, backbone.in_chans, *size, device=parameter.device)
+    was = objective.training
+    objective.eval()
+    try:
+        with torch.no_grad():
+            grid = backbone(PlainView()(images)).last.shape
+            if objective.terms and min(grid.height, grid.width) < 2:
+                raise VitletError(f"a grid of {grid.height}x{grid.width} tokens, where spatial tasks need at least 2x2")
+            objective(images, None, objective.weights(0.0))
+    except Exception as problem:  # any type, any model
+        if not required:
+            return False
+        raise VitletError(
+            f"{backbone.describe()} and its tasks cannot begin with images of {size[0]}x{size[1]} pixels:"
+            f" {first_line(problem)}. Use a larger first size, one that the patches divide, a model that takes any size"
+            " (for timm's ViT: --model-kwargs dynamic_img_size=true), or one --img-size."
+        ) from problem
+    finally:
+        objective.train(was)
+    return True
 
 
 def load_first_weights(model: nn.Module, config: RunConfig) -> list[str]:

@@ -8,6 +8,13 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+LONGEST_DECAY, RECENT = 0.9998, 0.2
+
+
+def short_run_decay(steps: int) -> float:
+    """A decay for a run of so many steps: about the last fifth of them counts."""
+    return min(LONGEST_DECAY, max(0.0, 1 - 1 / max(1.0, RECENT * steps)))
+
 
 class Average:
     """The average of a network's weights over the last steps; buffers are copied as they are.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -46,6 +47,14 @@ class Scores:
         """From the numbers of `to_dict`."""
         top1, top5, balanced, loss = (numbers[name] for name in ("top1", "top5", "balanced", "loss"))
         return Scores(int(numbers["count"]), top1, top5, balanced, loss)
+
+
+def averaged_over(classify: Callable[[Tensor], Tensor], images: Tensor, tta: str) -> Tensor:
+    """Logits of images; with ``tta`` flip, of the mean probabilities of each image and its mirror image."""
+    if tta != "flip":
+        return classify(images)
+    plain, mirrored = (classify(view).float().log_softmax(1) for view in (images, images.flip(3)))
+    return torch.logaddexp(plain, mirrored) - math.log(2)
 
 
 def nothing() -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from vitlet.training.job import Job, Measured
 from vitlet.training.run_folder import RunFolder
 from vitlet.training.sharded_checkpoint import fill_weights
 from vitlet.training.state import State
+from vitlet.training.teachers import teachers_of
 
 DWARFS = 3.0
 """A task whose weighted loss is, over the run, this many times the main loss is said to dwarf it."""
@@ -65,7 +67,7 @@ def score(row: Mapping[str, Any]) -> float:
 
 def finish(state: State, job: Job, path: Path, folder: RunFolder | None, world: World) -> RunResult[Any]:
     """Test the best weights once; write the result and a picture of the curves."""
-    rows, classes = state.rows, list(job.classes)
+    rows, classes, cpu = state.rows, list(job.classes), time.process_time()
     val: Measured | None = None
     test: Measured | None = None
     best = rows[-1]  # without validation images the last epoch is the result
@@ -82,7 +84,7 @@ def finish(state: State, job: Job, path: Path, folder: RunFolder | None, world: 
         state.module.eval()
         test = job.test(world)
     warnings = [*job.notes, *_warnings(state.objective, rows)]
-    if len(rows) < job.config.last_epoch:
+    if len(rows) < (job.config.stop_epoch or state.clock.last):
         warnings.append(f"stopped after {len(rows)} epochs: none of the last {job.config.patience} was better")
     measured = test or val
     verdict = job.verdict(measured, best["epoch"], len(rows)) if measured else ""
@@ -96,8 +98,10 @@ def finish(state: State, job: Job, path: Path, folder: RunFolder | None, world: 
         "data": job.data_note,
         "fingerprints": dict(job.fingerprints),
         "contents": dict(job.contents),
+        "teachers": {name: teacher.sha256 for name, teacher in teachers_of(state.objective).items()},
         "tasks": _task_numbers(rows[-1]),
         "warnings": warnings,
+        "cpu_seconds": round(cpu, 1),  # of this process before the test
         "machine": _machine(next(job.model.parameters()).device),
     }
     if folder is not None:

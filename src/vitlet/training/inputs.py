@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitlet.config import RunConfig
-from vitlet.data.augment import Augmentation, Crop
+from vitlet.data.augment import BATCHED_CROP_SIDE, Augmentation, Crop
 from vitlet.data.images import Dataset, ImageSet
 from vitlet.data.named import OFFICIAL
 from vitlet.data.preprocess import Preprocess
@@ -60,6 +60,7 @@ def make_augmentation(config: RunConfig) -> Augmentation:
         hflip=config.hflip or 0.0,
         rand=RandAugment.parse(config.aa or "off"),
         color_jitter=config.color_jitter or 0.0,
+        grayscale_prob=config.grayscale_prob or 0.0,
         reprob=config.reprob or 0.0,
     )
 
@@ -70,9 +71,7 @@ def decode_splits(config: RunConfig, dataset: Dataset, preprocess: Preprocess) -
     storing = Storing(
         config.in_chans, folder if config.cache == "auto" else None, skip_unreadable=config.skip_unreadable
     )
-    training: Transform = Shrink(-(-max(preprocess.size) * 8 // 7))  # 256 for 224
-    if choose_crop(config) != "resized":  # shifts need images of the very size
-        training = Fit(Preprocess(preprocess.size, crop_pct=1.0, mean=preprocess.mean, std=preprocess.std))
+    training = _training_transform(config, preprocess)
     stored = {}
     for split, images in dataset.splits().items():
         transform = training if split == "train" else Fit(preprocess)
@@ -84,6 +83,16 @@ def decode_splits(config: RunConfig, dataset: Dataset, preprocess: Preprocess) -
         note += f"; files left out because they could not be read: {len(skipped)}, the first: {skipped[0]}"
     kept = {split: part.images for split, part in stored.items()}
     return replace(dataset, train=kept["train"], val=kept.get("val"), test=kept.get("test"), note=note)
+
+
+def _training_transform(config: RunConfig, preprocess: Preprocess) -> Transform:
+    """How training images are kept: small ones at one size, so that a batch is cropped by one call."""
+    size = preprocess.size
+    if choose_crop(config) == "resized":
+        if max(size) > BATCHED_CROP_SIDE:
+            return Shrink(-(-max(size) * 8 // 7))  # 256 for 224
+        size = (size[0] * 3 // 2, size[1] * 3 // 2)  # room for crops of less than half the area
+    return Fit(Preprocess(size, crop_pct=1.0, mean=preprocess.mean, std=preprocess.std))
 
 
 def class_weights(config: RunConfig, dataset: Dataset, num_classes: int) -> Tensor | None:

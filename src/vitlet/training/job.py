@@ -17,6 +17,7 @@ from vitlet.config import BaseConfig
 from vitlet.objective import Objective
 from vitlet.objective.schedules import Schedule
 from vitlet.training.distributed import World
+from vitlet.training.teachers import teachers_of
 
 
 class Measured(Protocol):
@@ -136,8 +137,13 @@ class Job(ABC):
         """The order of this process's training batches, and an iterable of the batches themselves."""
 
     @abstractmethod
-    def inputs(self, batch: Any) -> tuple[Any, Any]:
-        """A batch of the loader on the device, as the objective takes it: images, and what is known of them."""
+    def inputs(self, batch: Any, epoch: float) -> tuple[Any, Any]:
+        """A batch of the loader on the device, as the objective takes it: images, and what is known of them.
+
+        Args:
+            batch: from the loader.
+            epoch: which may be fractional; augmentation may end at one.
+        """
 
     @abstractmethod
     def example(self) -> tuple[Any, Any]:
@@ -170,6 +176,8 @@ def learned_from(job: Job) -> str:
 def data_of(job: Job) -> dict[str, Any]:
     """What a checkpoint keeps of the data, to know it again."""
     known = {"fingerprints": dict(job.fingerprints), "contents": dict(job.contents)}
+    if teachers := teachers_of(job.objective):
+        known["teachers"] = {name: teacher.sha256 for name, teacher in teachers.items()}
     return {"images": job.images, "classes": list(job.classes), **known}
 
 
@@ -184,4 +192,7 @@ def other_data(kept: Mapping[str, Any], job: Job) -> str:
         for split, print_then in kept.get(kind, {}).items():  # older checkpoints have none
             if has[kind].get(split) != print_then:
                 return f"its {split} images are not those that it began with. {what}; undo that, or start another run."
+    for name, sha256 in kept.get("teachers", {}).items():
+        if has.get("teachers", {}).get(name) != sha256:
+            return f"the teacher of {name} has other weights than when it began. Put those back, or start another run."
     return ""

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
-from torchvision.transforms import v2
 
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.data.contents import content_print, image_parts
@@ -30,15 +29,17 @@ from vitlet.errors import VitletError
 from vitlet.models.factory import data_statistics, describe_for_timm
 from vitlet.models.initialise import position_names
 from vitlet.objective import Objective, Outcome
-from vitlet.objective.schedules import Schedule, WarmupCosine, WarmupQuarterCosine
+from vitlet.objective.schedules import Schedule, WarmupCosine, WarmupQuarterCosine, WarmupStableDecay
 from vitlet.tasks.declared import load_task
-from vitlet.training.build import build_backbone, find_device, load_first_weights, resolve_settings
+from vitlet.training.build import build_backbone, find_device, load_first_weights, resolve_settings, training_sizes
+from vitlet.training.clock import Sizes
 from vitlet.training.defaults import choose_tasks
 from vitlet.training.distributed import World
-from vitlet.training.evaluate import Scores, evaluate, evaluate_tasks, nothing
+from vitlet.training.evaluate import Scores, averaged_over, evaluate, evaluate_tasks, nothing
 from vitlet.training.inputs import class_weights, data_request, decode_splits
 from vitlet.training.job import Batches, Job
 from vitlet.training.loaders import training_batches
+from vitlet.training.mixing import Mixing
 from vitlet.training.optim import make_autocast
 from vitlet.training.summaries import accuracy_verdict
 from vitlet.training.terms import make_balance, make_terms
@@ -53,12 +54,18 @@ class ImageJob(Job):
     Attributes:
         labelled: whether the labels are learned.
         source: the data as it was read, before it was decoded; None where a dataset was handed in.
+        asked: the settings before those left open were filled in.
+        sizes: of the training images by the planned epoch, where they grow.
+        speed: what the speed test of a run with a budget found.
     """
 
     SCORES = Scores
     labelled: ClassVar[bool]
     config: RunConfig
     source: Dataset | None
+    asked: RunConfig
+    sizes: Sizes | None
+    speed: Any = None
 
     def __init__(
         self,
@@ -93,14 +100,26 @@ class ImageJob(Job):
             dataset: images in place of ``config.data``.
             open_tasks: of a run that names no task: take those that were measured to help on such data.
         """
-        device = find_device(config.device)
         source = cls.load_data(config) if dataset is None else None
         dataset = dataset or source
         assert dataset is not None
         brief, why = "", ""
         if open_tasks:
             config, brief, why = choose_tasks(config, dataset)
-        config = cls.with_tasks(config)
+        job = cls._assembled(cls.with_tasks(config), dataset)
+        job.source, job.chosen_tasks, job.choices = source, brief, (why,) if why else ()
+        return job
+
+    def rebuilt(self, **settings: Any) -> Self:
+        """The same job with other settings than were asked for, on the images that are decoded already."""
+        job = self._assembled(replace(self.asked, **settings), self.dataset, decoded=True)
+        job.source, job.chosen_tasks, job.choices = self.source, self.chosen_tasks, self.choices
+        return job
+
+    @classmethod
+    def _assembled(cls, config: RunConfig, dataset: Dataset, *, decoded: bool = False) -> Self:
+        """Network, objective and images from settings whose tasks are known."""
+        asked, device = config, find_device(config.device)
         num_classes = cls.num_classes(config, len(dataset.classes))
         torch.manual_seed(mix_seed(config.seed))
         backbone, arguments = build_backbone(config, num_classes)
@@ -110,17 +129,21 @@ class ImageJob(Job):
         notes = [*load_first_weights(model, config), *notes]
         criterion = cls.criterion(config, dataset, num_classes)
         balance = make_balance(config, labels=cls.labelled)
-        objective = Objective(backbone, make_terms(config, backbone), criterion, balance).to(device)
+        names = [*dataset.classes, *(f"unused {index}" for index in range(len(dataset.classes), num_classes))]
+        if config.channels_last:
+            model.to(memory_format=torch.channels_last)
+        terms = make_terms(config, backbone, names if cls.labelled else ())
+        objective = Objective(backbone, terms, criterion, balance).to(device)
         mean, std = data_statistics(model, config.in_chans)
         crop_pct = config.crop_pct or 1.0
         preprocess = Preprocess(backbone.img_size, crop_pct=crop_pct, mean=mean, std=std)
-        dataset = decode_splits(config, dataset, preprocess)
-        names = [*dataset.classes, *(f"unused {index}" for index in range(len(dataset.classes), num_classes))]
+        sizes = training_sizes(config, objective)
+        dataset = dataset if decoded else decode_splits(config, dataset, preprocess)
         description = describe_for_timm(
             model, arguments, img_size=backbone.img_size, crop_pct=crop_pct, mean=mean, std=std, classes=names
         )
         job = cls(config, dataset, objective, preprocess, description, notes)
-        job.source, job.chosen_tasks, job.choices = source, brief, (why,) if why else ()
+        job.asked, job.sizes = asked, sizes
         return job
 
     @classmethod
@@ -164,6 +187,11 @@ class ImageJob(Job):
     def batches(self, world: World) -> tuple[Batches, Any]:
         return training_batches(self.config, self.dataset, self.preprocess, self.device, world)
 
+    def on_device(self, images: Tensor) -> Tensor:
+        """Images where the network is, in its memory layout."""
+        images = images.to(self.device, non_blocking=True)
+        return images.contiguous(memory_format=torch.channels_last) if self.config.channels_last else images
+
     def example(self) -> tuple[Tensor, Tensor | None]:
         """Two images of noise, of the first class."""
         assert self.config.img_size is not None
@@ -179,10 +207,17 @@ class ImageJob(Job):
         return list(few_images(self.dataset))
 
     def learning_rate(self) -> Schedule:
-        """Warm-up, then half a cosine or a quarter of one."""
+        """Warm-up, then half a cosine, a quarter of one, or constant and a linear end."""
         config = self.config
-        kind = WarmupCosine if config.sched == "cosine" else WarmupQuarterCosine
-        return kind(config.lr, config.epochs, config.warmup_epochs or 0.0, end=min(config.min_lr, config.lr))
+        kinds: dict[str, Any] = {
+            "cosine": WarmupCosine,
+            "wsd": WarmupStableDecay,
+            "quarter-cosine": WarmupQuarterCosine,
+        }
+        schedule: Schedule = kinds[config.sched](
+            config.lr, config.epochs, config.warmup_epochs or 0.0, end=min(config.min_lr, config.lr)
+        )
+        return schedule
 
     @cached_property
     def autocast(self) -> Callable[[], AbstractContextManager[Any]]:
@@ -243,13 +278,13 @@ class ClassifierJob(ImageJob):
         return labels
 
     @cached_property
-    def mix(self) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
+    def mixing(self) -> Mixing:
         """Mixup and cutmix of a batch."""
-        return make_mix(self.config)
+        return Mixing(self.config)
 
-    def inputs(self, batch: Any) -> tuple[Tensor, Tensor]:
+    def inputs(self, batch: Any, epoch: float) -> tuple[Tensor, Tensor]:
         images, labels = batch
-        return self.mix(images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True))
+        return self.mixing(self.on_device(images), labels.to(self.device, non_blocking=True), epoch)
 
     def validate(self, world: World, between: Callable[[], None], epoch: float) -> dict[str, float]:
         return self._evaluate(self.validation_loader(world), world, between).to_dict()
@@ -271,11 +306,14 @@ class ClassifierJob(ImageJob):
     def classify(self, images: Tensor) -> Tensor:
         """Class scores, as the exported network gives them; a sharded one can only be called as a whole."""
         if not self.config.fsdp:
-            logits: Tensor = self.model(images)
-            return logits
-        outcome: Outcome = self.objective(images, None, {})
-        assert outcome.logits is not None
-        return outcome.logits
+            return averaged_over(self.model, images, self.config.tta)
+
+        def whole(images: Tensor) -> Tensor:
+            outcome: Outcome = self.objective(images, None, {})
+            assert outcome.logits is not None
+            return outcome.logits
+
+        return averaged_over(whole, images, self.config.tta)
 
     def _evaluate(self, loader: Any, world: World, between: Callable[[], None]) -> Scores:
         return evaluate(
@@ -332,8 +370,8 @@ class PretrainJob(ImageJob):
     def labels(cls, labels: Tensor) -> None:
         return None
 
-    def inputs(self, batch: Any) -> tuple[Tensor, None]:
-        return batch[0].to(self.device, non_blocking=True), None
+    def inputs(self, batch: Any, epoch: float) -> tuple[Tensor, None]:
+        return self.on_device(batch[0]), None
 
     def validate(self, world: World, between: Callable[[], None], epoch: float) -> dict[str, float]:
         """The losses and metrics of the tasks."""
@@ -359,19 +397,6 @@ def few_images(dataset: Dataset) -> tuple[str, ...]:
         return ()
     of_classes = f" of {classes} classes: fewer than {FEWEST_PER_CLASS} per class" * bool(dataset.classes)
     return (f"only {images} training images{of_classes}. Check the data, --fraction and --per-class.",)
-
-
-def make_mix(config: RunConfig) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
-    """Mixup and cutmix, one of them per batch at equal odds where both are on."""
-    mixes: list[Any] = []
-    if config.mixup:
-        mixes.append(v2.MixUp(alpha=config.mixup, num_classes=config.num_classes))
-    if config.cutmix:
-        mixes.append(v2.CutMix(alpha=config.cutmix, num_classes=config.num_classes))
-    if not mixes:
-        return lambda images, labels: (images, labels)
-    choice: Callable[[Tensor, Any], tuple[Tensor, Any]] = v2.RandomChoice(mixes)
-    return choice
 
 
 def job_class(config: RunConfig) -> type[ImageJob]:

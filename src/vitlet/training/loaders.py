@@ -33,6 +33,8 @@ def training_batches(
     augment = Augmenter(make_augmentation(config), preprocess)
     workers = config.workers or 0
     if isinstance(images, ShardStream):
+        if config.img_size_start is not None or config.epoch_repeats != 1:
+            raise VitletError("img_size_start and epoch_repeats do not work with shards. Leave them out.")
         stream = ShardBatches(
             images,
             augment,
@@ -51,6 +53,7 @@ def training_batches(
         balanced=config.balance == "sampler",
         parts=parts,
         mine=mine,
+        repeats=config.epoch_repeats,
     )
     training = TrainingSet(images, augment, channels=config.in_chans, seed=config.seed)
     return order, PlainErrors(training_loader(training, order, workers=workers, device=str(device)))

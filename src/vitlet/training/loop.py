@@ -3,6 +3,7 @@
 In short::
 
     join the other processes; decide whether a run is resumed; build the job; open the run folder
+    train its teacher, if it asks for one
     for each epoch:
         for each step:
             for each micro-batch of this process:
@@ -24,6 +25,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,11 +37,13 @@ from vitlet.data.images import Dataset
 from vitlet.data.randomness import mix_seed
 from vitlet.errors import InterruptedRunError, LostProcessError, VitletError, first_line
 from vitlet.objective import Outcome
+from vitlet.training.budget import last_epoch_in_time, planned_job
+from vitlet.training.clock import Sizes, Stopwatch
 from vitlet.training.distributed import World, joined, local_device, synchronised
 from vitlet.training.evaluate import Scores
 from vitlet.training.finish import RunResult, finish, finished, score
 from vitlet.training.job import Batches, Job
-from vitlet.training.jobs import job_class
+from vitlet.training.jobs import ImageJob, job_class
 from vitlet.training.not_finite import not_finite_error
 from vitlet.training.optim import make_autocast
 from vitlet.training.progress import Reporter
@@ -49,6 +53,7 @@ from vitlet.training.saver import Saver
 from vitlet.training.signals import Interrupts
 from vitlet.training.state import Means, State
 from vitlet.training.summaries import opening_lines
+from vitlet.training.teachers import train_teachers
 from vitlet.training.trackers import open_trackers, require_trackers
 
 AnyConfig = TypeVar("AnyConfig", bound=BaseConfig)
@@ -61,6 +66,7 @@ def train(
     title: str = "train",
     given: Mapping[str, Any] | None = None,
     open_tasks: bool = False,
+    watch: Stopwatch | None = None,
 ) -> RunResult[Scores]:
     """Train a classifier, with any tasks beside it; the folder it returns holds everything.
 
@@ -74,8 +80,9 @@ def train(
         title: what the progress is called.
         given: the settings that were named by the user (default: those that differ from the defaults).
         open_tasks: of a new run that names no task: take those that were measured to help on such data.
+        watch: when the minutes of a budget began (default: now).
     """
-    return train_job(config, job_class, title=title, given=given, dataset=dataset, open_tasks=open_tasks)
+    return train_job(config, job_class, title=title, given=given, watch=watch, dataset=dataset, open_tasks=open_tasks)
 
 
 def train_job(
@@ -84,6 +91,7 @@ def train_job(
     *,
     title: str,
     given: Mapping[str, Any] | None = None,
+    watch: Stopwatch | None = None,
     **options: Any,
 ) -> RunResult[Any]:
     """Train any kind of job.
@@ -93,11 +101,13 @@ def train_job(
         find_job: the job of the settings, once it is known which run goes on.
         title: what the progress is called.
         given: as in `train`.
+        watch: as in `train`.
         options: further arguments of the job's ``build``.
     """
+    watch = watch or Stopwatch()
     with joined(sharded=is_sharded(config)) as world:
         try:
-            return _train(config, find_job, world, title, given, options)
+            return _train(config, find_job, world, title, given, options, watch)
         except RuntimeError as problem:
             raise _lost_process(problem, world) or problem from problem
         except ValueError as problem:
@@ -116,6 +126,7 @@ def _train(
     title: str,
     given: Mapping[str, Any] | None,
     options: dict[str, Any],
+    watch: Stopwatch,
 ) -> RunResult[Any]:
     require_trackers(config)
     # A run that is resumed brings its own settings; the first process looks, all get its answer.
@@ -128,6 +139,9 @@ def _train(
             options.pop("open_tasks", None)  # it has its tasks
     # Everything is checked while the job is built; only then is anything written.
     job = find_job(config).build(replace(config, device=local_device(config.device, world)), **options)
+    speed_line = ""
+    if isinstance(job, ImageJob) and config.resume in (None, "auto"):
+        job, speed_line = planned_job(job, world, watch)
     batches = job.batches(world)
     if config.resume == "auto":
         found = world.by_first(lambda: find_unfinished(job.config))
@@ -142,7 +156,9 @@ def _train(
     path = world.by_first(open_folder)
     try:
         folder = folders[0] if folders else None
-        trainer = Trainer(job, batches, path, folder, world, title, resumes=bool(config.resume))
+        train_teachers(job.objective, job.config, path, partial(train, dataset=options.get("dataset")))
+        trainer = Trainer(job, batches, path, folder, world, title, resumes=bool(config.resume), watch=watch)
+        trainer.notes += [speed_line] if speed_line else []
         trainer.run()
         return finish(trainer.state, job, path, folder, world)
     finally:
@@ -173,6 +189,7 @@ class Trainer:
         world: the processes.
         title: what the progress is called.
         resumes: go on from the newest checkpoint in the folder.
+        watch: since when a budget counts.
     """
 
     def __init__(
@@ -185,17 +202,24 @@ class Trainer:
         title: str,
         *,
         resumes: bool = False,
+        watch: Stopwatch | None = None,
     ) -> None:
+        self.watch = watch or Stopwatch()
         self.job, self.config, self.world, self.folder = job, job.config, world, folder
         self.order, self.loader = batches
         self.state = State.begin(job, world, self.order.steps)
         self.autocast, self.lr_at = make_autocast(self.config, job.device), job.learning_rate()
         self.interrupts = Interrupts()
-        self.saver = Saver(job, self.state, path, folder, world)
+        self.saver = Saver(job, self.state, path, folder, world, self.watch)
+        self.sizes: Sizes | None = getattr(job, "sizes", None)
+        if self.sizes is not None:
+            self.order.size_at = self._size_at  # type: ignore[attr-defined]
+        if (speed := getattr(job, "speed", None)) is not None:
+            self.state.clock.costs = dict(speed.steps)
         self.notes = self.saver.restore() if resumes else []
         self.reporter = Reporter(
             title,
-            epochs=self.config.last_epoch,
+            epochs=self.last_epoch,
             steps=self.order.steps,
             done=self.state.steps_done,
             silent=not world.first,
@@ -209,8 +233,9 @@ class Trainer:
         with self.interrupts, self.reporter:
             self._open()
             try:
-                while self.state.epoch < self.config.last_epoch and not self._patience_is_over():
+                while self.state.epoch < self.last_epoch and not self._patience_is_over():
                     self._epoch()
+                    self._plan_again()
             except InterruptedRunError:
                 self.saver.save()
                 place = f"epoch {self.state.epoch + 1}, after {self.state.step} of its {self.order.steps} steps"
@@ -218,6 +243,27 @@ class Trainer:
                     f"stopped in {place}. Nothing is lost; continue with:"
                     f" vitlet {self.config.JOB} --resume {self.saver.path}"
                 ) from None
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch, counted from 1, that the run ends with."""
+        return self.config.stop_epoch or self.state.clock.last
+
+    def _size_at(self, epoch: float) -> tuple[int, int]:
+        """The size of the training images at a (fractional) epoch of a run whose images grow."""
+        assert self.sizes is not None
+        return self.sizes(self.state.clock.planned(epoch))
+
+    def _plan_again(self) -> None:
+        """Of a run with a budget, after an epoch: end earlier or later where steps take other times than expected."""
+        state, clock = self.state, self.state.clock
+        last = self.world.by_first(lambda: last_epoch_in_time(state, self.config, self.sizes, self.watch))
+        if last != clock.last:
+            self.reporter.say(
+                f"steps take {clock.pace:.2f} times as long as in the speed test: {last} epochs instead of {clock.last}"
+            )
+            clock.end_after(state.epoch, last)
+            self.reporter.epochs = self.last_epoch
 
     def _open(self) -> None:
         """What is trained on what, a line per fact, and what is wrong with the data."""
@@ -232,6 +278,7 @@ class Trainer:
         state, steps = self.state, self.order.steps
         self.order.epoch, self.order.start = state.epoch, state.step
         started, first = time.monotonic(), state.step
+        before = self.watch.used(self.config)
         state.module.train()
         if self.config.freeze:
             self.job.model.eval()
@@ -244,13 +291,17 @@ class Trainer:
             if due:
                 self.saver.save()
         seconds = time.monotonic() - started
-        row: dict[str, Any] = {"epoch": state.epoch + 1, **state.means.over(self.world), "lr": self.lr_at(state.epoch)}
-        row |= self._validate()
+        self._count_time(first, self.watch.used(self.config) - before)
+        rate = self.lr_at(state.clock.planned(state.epoch))
+        row: dict[str, Any] = {"epoch": state.epoch + 1, **state.means.over(self.world), "lr": rate}
+        last, interval = state.epoch + 1 == self.last_epoch, self.config.val_interval or 1
+        if last or (state.epoch + 1) % interval == 0:
+            row |= self._validate()
         row["images_per_second"] = (steps - first) * self.order.batch_size / max(seconds, 1e-9)
         better = self.job.validates and score(row) > max(map(score, state.rows), default=-math.inf)
         state.rows.append(row)
         state.epoch, state.step, state.means = state.epoch + 1, 0, Means()
-        self.saver.after_epoch(better=better, last=state.epoch == self.config.last_epoch or self._patience_is_over())
+        self.saver.after_epoch(better=better, last=last or self._patience_is_over())
         if self.folder is not None:
             self.folder.log(state.rows)
         self.reporter.epoch(row)
@@ -259,7 +310,7 @@ class Trainer:
         """One step of the optimizer; returns whether to stop, and whether to save."""
         config, state = self.config, self.state
         # 1. The learning rate and the weights of the tasks at this moment.
-        now = state.epoch + state.step / self.order.steps
+        now = state.clock.planned(state.epoch + state.step / self.order.steps)
         weights = state.objective.weights(now)
         for group in state.optimizer.param_groups:
             group["lr"] = self.lr_at(now) * group.get("lr_scale", 1.0)
@@ -270,7 +321,7 @@ class Trainer:
             batch = next(batches)
             # For dropout, the tasks' samples and mixup: the same draws whichever process has this micro-batch.
             torch.manual_seed(mix_seed(config.seed, state.steps_done, part))
-            images, labels = self.job.inputs(batch)
+            images, labels = self.job.inputs(batch, now)
             with synchronised(state.module, part == self.order.mine[-1]):
                 with self.autocast():
                     outcome: Outcome = state.module(images, labels, weights)
@@ -292,6 +343,16 @@ class Trainer:
         if state.average is not None:
             state.average.update(state.steps_done)
         return stop, due
+
+    def _count_time(self, first: int, seconds: float) -> None:
+        """Compare the time of an epoch's steps, from the ``first`` on, with what the speed test promised."""
+        clock, steps, size = self.state.clock, self.order.steps, self.job.pixels
+        if not clock.costs or size is None:
+            return
+        for step in range(first, steps):
+            now = self._size_at(self.state.epoch + step / steps) if self.sizes else size
+            clock.expected += clock.costs.get(now, 0.0)
+        clock.trained += seconds
 
     def _norms(self, outcomes: list[Outcome]) -> list[dict[str, float]]:
         """The gradient norms of all micro-batches of the step, in their order whichever process had them."""
@@ -325,7 +386,8 @@ class Trainer:
         with state.averaged():
             if self.job.validates:
                 with self.reporter.validation(self.job.validation_batches(self.world)):
-                    found = self.job.validate(self.world, self._stop_if_asked, state.epoch + 1)
+                    epoch = state.clock.planned(state.epoch + 1)
+                    found = self.job.validate(self.world, self._stop_if_asked, epoch)
                 row |= {f"val/{name}": value for name, value in found.items()}
             if self.job.watches_test:
                 row |= {f"test/{name}": value for name, value in self.job.test(self.world).to_dict().items()}

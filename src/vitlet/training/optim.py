@@ -11,11 +11,16 @@ from torch import nn
 
 from vitlet.config import BaseConfig
 from vitlet.models.initialise import layer_decay_groups
+from vitlet.models.optimizers import optimizer_by_name
 from vitlet.objective import Objective
+from vitlet.training.muon import Muon, is_inner_weight
 
 
 def make_optimizer(objective: Objective, config: BaseConfig) -> torch.optim.Optimizer:
-    """AdamW; no decay on 1-D parameters nor on those the network itself excludes (position tables)."""
+    """By timm's name; no decay on 1-D parameters nor on those the network itself excludes (position tables).
+
+    ``muon`` is for the weights inside the network; its first layer, its classifier and the tasks have AdamW.
+    """
     model: Any = objective.backbone.model
     excluded: set[str] = model.no_weight_decay() if hasattr(model, "no_weight_decay") else set()
     decay: list[nn.Parameter] = []
@@ -25,12 +30,34 @@ def make_optimizer(objective: Objective, config: BaseConfig) -> torch.optim.Opti
     if config.layer_decay is not None:
         groups = layer_decay_groups(model, weight_decay=config.weight_decay, layer_decay=config.layer_decay)
         named = [(name, parameter) for name, parameter in named if not name.startswith("backbone.")]
+    hidden: list[nn.Parameter] = []
+    ends = _ends(model) if config.opt == "muon" else ()
     for name, parameter in named:
-        if parameter.requires_grad:
-            without = parameter.ndim <= 1 or name.removeprefix("backbone.model.") in excluded
-            (plain if without else decay).append(parameter)
+        if not parameter.requires_grad:
+            continue
+        inner = name.removeprefix("backbone.model.")
+        if config.opt == "muon" and inner != name and inner not in excluded and is_inner_weight(inner, parameter, ends):
+            hidden.append(parameter)
+        else:
+            (plain if parameter.ndim <= 1 or inner in excluded else decay).append(parameter)
     groups += [{"params": decay, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=config.lr, fused=True)
+    betas: tuple[float, ...] | None = getattr(config, "betas", lambda: None)()
+    if config.opt == "muon":
+        groups += [{"params": hidden, "weight_decay": config.weight_decay, "muon": True}]
+        dtype = torch.bfloat16 if config.amp else torch.float32
+        kept = [group for group in groups if group["params"]]
+        return Muon(kept, lr=config.lr, betas=betas or (0.9, 0.99), dtype=dtype)
+    return optimizer_by_name(config.opt, [group for group in groups if group["params"]], lr=config.lr, betas=betas)
+
+
+def _ends(model: Any) -> list[str]:
+    """Names of a network's first layer and of its classifier, by its configuration."""
+    known = getattr(model, "pretrained_cfg", None) or {}
+    found: list[str] = []
+    for key in ("first_conv", "classifier"):
+        names = known.get(key) or ()
+        found += [names] if isinstance(names, str) else list(names)
+    return found
 
 
 def make_autocast(config: BaseConfig, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:

@@ -7,6 +7,7 @@ events.*            the same for TensorBoard
 last/ best/         weights in the layout of ``timm.create_model("local-dir:...")``
 checkpoints/        all it takes to continue as if nothing had happened; see `vitlet.training.checkpoint`
 result.json         final numbers; once it is there, the run is finished
+teacher/            the run of a teacher that was trained first; see `vitlet.training.teachers`
 .vitlet.lock        there while a process writes the folder, or after it was killed
 ==================  ==============================================================
 """
@@ -31,7 +32,7 @@ Config = TypeVar("Config", bound=BaseConfig)
 
 OWN = (
     *("config.yaml", "metrics.jsonl", "metrics.csv", "events.*", "last", "best", "checkpoints", "result.json"),
-    *(".DS_Store", "not_finite.json", "curves.png", "calibration.json", "export", "report.html", "wandb"),
+    *(".DS_Store", "not_finite.json", "curves.png", "calibration.json", "export", "report.html", "wandb", "teacher"),
 )
 """What runs and the commands on them leave in a run's folder, beside the lock and the `.NAME.tmp` of a file."""
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vitlet.errors import VitletError
 from vitlet.training.checkpoint import Checkpoints, save_tensors
+from vitlet.training.clock import Stopwatch
 from vitlet.training.distributed import World
 from vitlet.training.job import Job, data_of, other_data
 from vitlet.training.run_folder import RunFolder
@@ -25,9 +26,13 @@ class Saver:
         path: of the run's folder.
         folder: the folder itself, in the first process.
         world: the processes.
+        watch: of a budget.
     """
 
-    def __init__(self, job: Job, state: State, path: Path, folder: RunFolder | None, world: World) -> None:
+    def __init__(
+        self, job: Job, state: State, path: Path, folder: RunFolder | None, world: World, watch: Stopwatch | None = None
+    ) -> None:
+        self.watch = watch
         self.job, self.state, self.path, self.folder, self.world = job, state, path, folder, world
         self.checkpoints = Checkpoints(path / "checkpoints", job.config.checkpoint_hist)
         self._data = data_of(job)  # now: later the files may be others
@@ -52,8 +57,9 @@ class Saver:
             "processes": self.world.size,
             "config": self.job.config.to_dict(),
         }
+        used = self.watch.used(self.job.config) if self.watch is not None else 0.0
         aside = self.world.by_first(lambda: self.checkpoints.begin(name))
-        self.checkpoints.save(name, about, lambda: state.write(aside, self.world), self.world)
+        self.checkpoints.save(name, about, lambda: state.write(aside, self.world, used), self.world)
         self._at, self._name = time.monotonic(), name
 
     def restore(self) -> list[str]:

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from vitlet.errors import VitletError, first_line
 from vitlet.objective import Objective, Outcome
 from vitlet.training.checkpoint import STATE, Checkpoint, save_tensors
+from vitlet.training.clock import Clock
 from vitlet.training.distributed import World, replicate, shard
-from vitlet.training.ema import Average
+from vitlet.training.ema import Average, short_run_decay
 from vitlet.training.job import Job
 from vitlet.training.optim import make_optimizer
 from vitlet.training.sharded_checkpoint import load_shards, save_shards, whole_weights
@@ -71,6 +72,7 @@ class State:
         model: what is averaged and exported.
         module: the objective as it is called: itself, or spread over the processes.
         steps: of an epoch.
+        clock: the epoch that schedules see.
         epoch: epochs that are done and evaluated.
         step: steps done of the epoch under way.
         rows: the numbers of the epochs that are done.
@@ -84,6 +86,7 @@ class State:
     average: Average | None
     sharded: bool
     steps: int
+    clock: Clock
     epoch: int = 0
     step: int = 0
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -101,9 +104,12 @@ class State:
         if config.compile:
             objective.compile()
         optimizer = make_optimizer(objective, config)
-        scaler = torch.amp.GradScaler(device.type, enabled=config.amp and config.amp_dtype == "float16")
-        average = Average(job.model, config.model_ema_decay) if config.model_ema else None
-        return State(objective, job.model, module, optimizer, scaler, average, config.fsdp, steps)
+        scaler = torch.amp.GradScaler(device.type, enabled=bool(config.amp) and config.amp_dtype == "float16")
+        decay = config.model_ema_decay
+        decay = short_run_decay(config.epochs * steps) if decay is None else decay
+        average = Average(job.model, decay) if config.model_ema else None
+        clock = Clock(config.epochs)
+        return State(objective, job.model, module, optimizer, scaler, average, config.fsdp, steps, clock)
 
     @property
     def steps_done(self) -> int:
@@ -120,8 +126,14 @@ class State:
             found = whole_weights(self.model) if self.sharded else self.model.state_dict()
             return {name: tensor.detach().cpu().clone() for name, tensor in found.items()}
 
-    def write(self, folder: Path, world: World) -> None:
-        """Write everything into a checkpoint's folder; all processes call this, the first one writes most."""
+    def write(self, folder: Path, world: World, used: float = 0.0) -> None:
+        """Write everything into a checkpoint's folder; all processes call this, the first one writes most.
+
+        Args:
+            folder: of the checkpoint.
+            world: the processes.
+            used: seconds that this process has used of the run's budget.
+        """
         average = self.average.tensors if self.average is not None else {}
         means = world.gather(self.means.numbers())
         if self.sharded:
@@ -129,7 +141,7 @@ class State:
         if not world.first:
             return
         state: dict[str, Any] = {"scaler": self.scaler.state_dict(), "epoch": self.epoch, "step": self.step}
-        state |= {"rows": self.rows, "means": means}
+        state |= {"rows": self.rows, "means": means, "clock": self.clock.to_dict(used)}
         if not self.sharded:
             save_tensors(self.objective.state_dict(), folder / WEIGHTS)
             state["optimizer"] = self.optimizer.state_dict()
@@ -152,6 +164,8 @@ class State:
                         self.average.tensors[name].copy_(tensor)
             self.scaler.load_state_dict(state["scaler"])
             self.epoch, self.step, self.rows = int(state["epoch"]), int(state["step"]), list(state["rows"])
+            if "clock" in state:  # older checkpoints have none
+                self.clock.fill(state["clock"])
             for numbers in state["means"][world.rank :: world.size]:  # my own sums, and those of processes now missing
                 self.means.fill(numbers)
         except Exception as problem:  # a foreign file fails in many ways

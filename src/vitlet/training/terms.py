@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from vitlet.backbones import Backbone
 from vitlet.config import BaseConfig, RunConfig, TaskConfig
 from vitlet.errors import VitletError
@@ -15,13 +17,23 @@ from vitlet.tokens.patch_augment import PatchAugment
 from vitlet.tokens.patch_views import MegaPatches, ShuffledPatches
 from vitlet.tokens.rotated import Rotated
 from vitlet.tokens.views import Chain, PlainView, ViewMaker
+from vitlet.training.teachers import find_teacher
 
 
-def make_terms(config: BaseConfig, backbone: Backbone) -> list[Term]:
-    """The tasks of a run with their weight schedules and views."""
+def make_terms(config: BaseConfig, backbone: Backbone, classes: Sequence[str] | None = None) -> list[Term]:
+    """The tasks of a run with their weight schedules and views; an option ``teacher`` becomes the network it names.
+
+    Args:
+        config: the settings.
+        backbone: the network.
+        classes: names of its classes, where they are known: a teacher of soft labels needs the same.
+    """
     terms = []
     for name, chosen in config.tasks.items():
-        task = load_task(name)(**chosen.options)
+        options = dict(chosen.options)
+        if isinstance(options.get("teacher"), str):
+            options["teacher"] = find_teacher(options["teacher"], config, backbone, classes)
+        task = load_task(name)(**options)
         weight = _weight_schedule(chosen, task.suggested_schedule, config.epochs)
         terms.append(Term(task, weight, make_view(chosen, task, backbone)))
     return terms

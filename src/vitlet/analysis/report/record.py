@@ -167,6 +167,9 @@ def chosen_settings(config: RunConfig, classes: int) -> dict[str, Any]:
         workers=0,
         positions="on",
         device="cpu",
+        amp=False,
+        channels_last=False,
+        val_interval=1,
         crop_pct=0.875 if choose_crop(config) == "resized" else 1.0,
     )
     free = {item.name for item in fields(RunConfig) if item.metadata["free"] and item.name != "device"}

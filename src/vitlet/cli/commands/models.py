@@ -11,7 +11,9 @@ def run(words: list[str]) -> int:
     parser = Parser("vitlet models", __doc__)
     parser.add_argument("pattern", metavar="PATTERN", nargs="?", default="", help="such as 'vit*' or 'swin'")
     parser.add_argument("--attention", action="store_true", help="only those whose attention maps can be read")
-    parser.add_argument("--small", action="store_true", help="those made for 32, 64 and 96 px, with grids and speeds")
+    parser.add_argument(
+        "--small", action="store_true", help="those made for small images and few of them, with grids and speeds"
+    )
     chosen = parser.parse_all(words)
     if chosen.small:
         if chosen.pattern or chosen.attention:

@@ -21,7 +21,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("images", metavar="IMAGE", nargs="+", help="files, folders, patterns, -")
     parser.add_argument("--topk", type=int, default=3, help="classes to name for each image [3]")
     about = "mean over mirrored views, corners, or both"
-    parser.add_argument("--tta", choices=("flip", "crops", "all"), default="none", help=about)
+    parser.add_argument("--tta", choices=("none", "flip", "crops", "all"), default=None, help=about)
     parser.add_argument("--format", choices=("table", "csv", "json"), default="table", help="[table]")
     parser.add_argument("--json", action="store_true", help="the same as --format json")
     parser.add_argument("--output", metavar="FILE", type=Path, help="write there what would be printed")

@@ -63,6 +63,10 @@ def _require_sources(config: RunConfig) -> None:
 
     if config.init is not None and not Path(config.init).exists():
         raise VitletError(f"no such run folder or file of weights: {config.init}. --init needs one that is there.")
+    for name, task in config.tasks.items():
+        teacher = task.options.get("teacher")
+        if teacher not in (None, "auto") and not Path(teacher).exists():
+            raise VitletError(f"no such run folder: {teacher}. --{name}.teacher needs a finished run on these images.")
     require_data(config.data, config.data_dir, download=config.download)
 
 
@@ -128,9 +132,10 @@ def start(config: RunConfig, command: list[str], given: dict[str, Any], *, open_
 
         return launch(command, config.nproc or 1)
     from vitlet.cli.summary import print_result
+    from vitlet.training.clock import Stopwatch
     from vitlet.training.loop import train
 
-    result = train(config, given=given, open_tasks=open_tasks)
+    result = train(config, given=given, open_tasks=open_tasks, watch=Stopwatch.of_process())
     if process.first:
         print_result(result)
     return 0

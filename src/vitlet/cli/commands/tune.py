@@ -12,11 +12,11 @@ from vitlet.errors import VitletError
 def run(words: list[str]) -> int:
     """Run the command."""
     parser = Parser("vitlet tune", __doc__)
-    parser.add_argument("--minutes", type=float, default=60.0, help="begin no try that would end later [60]")
     parser.add_argument("--trials", type=int, help="at most so many tries (default: as the time allows)")
     add_run_flags(parser)
     chosen = parser.parse_all(words)
-    minutes, trials = vars(chosen).pop("minutes"), vars(chosen).pop("trials")
+    # Minutes of the search, not of a run: no try begins that would end later.
+    minutes, trials = vars(chosen).pop("minutes", 60.0), vars(chosen).pop("trials")
     given = run_settings(chosen)
     config = RunConfig.from_dict(given, source="vitlet tune")
     from vitlet.training.jobs import job_class

@@ -16,7 +16,7 @@ from vitlet.experiments.planning.counting import Counting, SavedBytes, Work
 from vitlet.models.initialise import freeze_all_but_classifier
 from vitlet.objective import Objective
 from vitlet.training.build import build_backbone
-from vitlet.training.ema import Average
+from vitlet.training.ema import LONGEST_DECAY, Average
 from vitlet.training.jobs import job_class
 from vitlet.training.optim import make_autocast, make_optimizer
 from vitlet.training.terms import make_terms
@@ -106,7 +106,7 @@ def _count(objective: Objective, config: RunConfig, images: int) -> StepCount:
     labels = job_class(config).labels(torch.zeros(images, dtype=torch.long))
     counting = Counting()
     kept = [*objective.parameters(), *objective.buffers()]
-    average = Average(objective.backbone.model, config.model_ema_decay) if config.model_ema else None
+    average = Average(objective.backbone.model, LONGEST_DECAY) if config.model_ema else None
     moments = (value for state in optimizer.state.values() for value in state.values())
     held = {
         "weights": counting.hold(kept),

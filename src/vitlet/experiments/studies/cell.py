@@ -41,6 +41,7 @@ def run_cell(study: Study, cell: Cell, work: Path, data_dir: Path | None) -> Rec
     """Train a cell, its pre-training first where it has one; both are continued if they were begun."""
     import torch
 
+    from vitlet.training.clock import Stopwatch
     from vitlet.training.loop import train
     from vitlet.training.run_folder import read_rows
 
@@ -54,7 +55,8 @@ def run_cell(study: Study, cell: Cell, work: Path, data_dir: Path | None) -> Rec
         before = RunConfig.from_dict(located(first, data_dir), source=f"{cell.name}, first")
         train(replace(before, output=str(work / "first"), resume="auto"), title=f"{cell.name} first")
         config = replace(config, init=str(work / "first"))
-    result = train(replace(config, output=str(work / "run"), resume="auto"), title=cell.name)
+    watch = Stopwatch.of_process()  # imports and loading belong to a budget
+    result = train(replace(config, output=str(work / "run"), resume="auto"), title=cell.name, watch=watch)
     rows, curve = read_rows(result.path), "test/top1" if config.eval_on_test and study.test else "val/top1"
     tested = result.test if study.test else None
     last = tested if tested is None or result.best_epoch == len(rows) else _test_last(result.path)

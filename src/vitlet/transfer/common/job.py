@@ -123,7 +123,7 @@ class TransferJob(Job):
         loader = training_loader(self.samples, order, workers=config.workers or 0, device=str(self.device))
         return order, PlainErrors(loader)
 
-    def inputs(self, batch: tuple[Tensor, Any]) -> tuple[Any, Any]:
+    def inputs(self, batch: tuple[Tensor, Any], epoch: float = 0.0) -> tuple[Any, Any]:
         """A batch on the device."""
         images, targets = batch
         return moved(images, self.device), moved(targets, self.device)

@@ -1,0 +1,235 @@
+"""A run by the clock: a speed test of seconds, and the plan in steps that follows from it.
+
+The plan is made once, before anything is written. From then on the run is one of so many epochs, and its settings say
+so: continued or started again from its file, it trains the same steps. Only where the machine turns out to be of
+another speed than in the test does the loop plan again, see `Clock`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitlet.config import BaseConfig
+from vitlet.errors import VitletError
+from vitlet.training.clock import Sizes, Stopwatch, budget_seconds
+from vitlet.training.distributed import World
+from vitlet.training.jobs import ImageJob
+from vitlet.training.optim import make_autocast, make_optimizer
+from vitlet.training.progress import duration
+from vitlet.training.state import State
+
+VALIDATION_SHARE = 0.05
+"""The most of a budget that validation takes, beside the one at the end."""
+RESERVE = 0.01
+"""Share of a budget that is left for checkpoints, logs and the result."""
+OFF_PACE = 0.05
+"""How far the pace of a run may be from that of the speed test before it is planned again."""
+SETTLED = 0.1
+"""Share of a run after which its pace is known."""
+TEST_SHARE = 0.04
+"""About the most of a budget that the speed test takes."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What the speed test found.
+
+    Attributes:
+        settings: precision and memory layout, the fastest of those tried.
+        steps: seconds of a training step by image size.
+        validation: seconds of a validation.
+        test: seconds of the test images.
+    """
+
+    settings: dict[str, bool]
+    steps: dict[tuple[int, int], float]
+    validation: float
+    test: float
+
+
+def planned_job(job: ImageJob, world: World, watch: Stopwatch) -> tuple[ImageJob, str]:
+    """The job with precision, layout and number of epochs found by a speed test; and a line on what was found."""
+    config = job.config
+    if not (job.asked.is_open or job.asked.autotune):
+        return job, ""
+    if job.asked.resume is not None and not job.asked.is_open and config.planned_steps is not None:
+        return job, ""
+    speed = world.by_first(lambda: measure_speed(job))
+    settings: dict[str, Any] = dict(speed.settings)
+    line = f"{'bfloat16' if settings['amp'] else 'float32'}{', channels_last' * settings['channels_last']}"
+    if job.asked.is_open:
+        used = world.by_first(lambda: watch.used(config))
+        settings |= plan_steps(job, world, speed, used)
+        line = f"{duration(budget_seconds(config) or 0)} are {settings['planned_steps']:,} steps, in {line}"
+    planned = job.rebuilt(**settings, autotune=False)
+    planned.speed = speed
+    return planned, f"speed test: {line}"
+
+
+def plan_steps(job: ImageJob, world: World, speed: Speed, used: float) -> dict[str, Any]:
+    """Epochs, steps and validations that fit into what is left of the budget."""
+    config, total = job.config, budget_seconds(job.config)
+    assert total is not None
+    order, _ = job.batches(world)
+    whole_pass = order.steps  # of one pass: repeats are not asked for beside a budget
+    step = mean_cost(speed.steps, job.sizes)
+    ends = speed.validation + (speed.test if config.cpu_minutes is None else 0.0)
+    left = total - used - ends - RESERVE * total
+    steps = int((1 - (VALIDATION_SHARE if speed.validation else 0)) * left / step)
+    if steps < whole_pass:
+        least = (used + ends + whole_pass * step) / 60 * 1.1
+        what = "cpu_minutes" if config.cpu_minutes is not None else "minutes"
+        raise VitletError(
+            f"{what} is {total / 60:g}, but one pass over {job.images:,} images takes about"
+            f" {duration(whole_pass * step)} here, and {duration(used + ends)} go to start and evaluation. Needed:"
+            f" --{what.replace('_', '-')} {least:.1f} or more, a smaller --img-size or model, or --fraction."
+        )
+    epochs = max(1, round(steps / whole_pass))
+    validations = max(1, min(epochs, int(VALIDATION_SHARE * left / speed.validation))) if speed.validation else 1
+    interval = -(-epochs // validations)
+    steps = int((left - (epochs // interval) * speed.validation) / step)
+    # as many whole epochs of equal length as use the steps best
+    epochs = max(range(max(1, epochs - 2), epochs + 3), key=lambda count: (count * (steps // count), -count))
+    return {
+        "epochs": epochs,
+        "epoch_repeats": (steps // epochs) / whole_pass,
+        "planned_steps": epochs * (steps // epochs),
+        "val_interval": config.val_interval if job.asked.val_interval else interval,
+        "checkpoint_epochs": max(config.checkpoint_epochs or 1, epochs // 10),
+    }
+
+
+def mean_cost(costs: dict[tuple[int, int], float], sizes: Sizes | None) -> float:
+    """Seconds of a step, as a mean over a run whose images may grow."""
+    if sizes is None:
+        return next(iter(costs.values()))
+    return sum(share * costs[size] for size, share in sizes.shares().items())
+
+
+def last_epoch_in_time(state: State, config: BaseConfig, sizes: Sizes | None, watch: Stopwatch) -> int:
+    """The epoch to end with, after an epoch of a run with a budget; the planned one unless the pace is another."""
+    clock, total = state.clock, budget_seconds(config)
+    done = clock.planned(state.epoch) / clock.epochs
+    if total is None or not clock.costs or not SETTLED <= done < 1 or abs(clock.pace - 1) < OFF_PACE:
+        return clock.last
+    left = total * (1 - RESERVE) - clock.seconds - watch.used(config)
+    costs = (
+        [clock.costs.get(sizes((done + (1 - done) * part / 20) * clock.epochs), 0.0) for part in range(20)]
+        if sizes
+        else []
+    )
+    cost = clock.pace * (sum(costs) / len(costs) if costs else next(iter(clock.costs.values())))
+    return state.epoch + max(1, round(left / (cost * state.steps)))
+
+
+def measure_speed(job: ImageJob) -> Speed:
+    """Time a few steps of each way to run this network here, and of each image size in the fastest."""
+    asked, size = job.asked, job.config.img_size
+    assert size is not None
+    limit = TEST_SHARE * (budget_seconds(asked) or 600.0)
+    began = time.monotonic()
+    best: tuple[float, TrialSteps] | None = None
+    for layout, amp in _variants(job):
+        if best is not None and time.monotonic() - began > limit / 2:
+            break  # a slow network: what was found so far has to do
+        trial = TrialSteps(job.rebuilt(channels_last=layout, amp=amp, pretrained=False, init=None, freeze=False))
+        seconds = trial.step_seconds(size)
+        if best is None or seconds < best[0]:
+            best = (seconds, trial)
+    assert best is not None
+    seconds, trial = best
+    steps = {size: seconds}
+    for other in job.sizes.sizes if job.sizes else ():
+        if other != size:
+            steps[other] = trial.step_seconds(other)
+    chosen = {"amp": bool(trial.job.config.amp), "channels_last": bool(trial.job.config.channels_last)}
+    return Speed(chosen, steps, trial.evaluation_seconds("val"), trial.evaluation_seconds("test"))
+
+
+def _variants(job: ImageJob) -> Iterator[tuple[bool, bool]]:
+    """Memory layouts and precisions to try; what the user gave is kept."""
+    asked = job.asked
+    if not asked.autotune:
+        yield bool(asked.channels_last), bool(asked.amp)
+        return
+    layouts = [True, False] if asked.channels_last is None else [asked.channels_last]
+    precisions = [True, False] if asked.amp is None else [asked.amp]
+    for layout in layouts:
+        for amp in precisions:
+            yield layout, amp
+
+
+class TrialSteps:
+    """Steps of a job that is thrown away afterwards."""
+
+    def __init__(self, job: ImageJob) -> None:
+        self.job, self.world = job, World()
+        self.objective = job.objective.train()
+        self.optimizer = make_optimizer(self.objective, job.config)
+        self.autocast = make_autocast(job.config, job.device)
+        self.order, self.loader = job.batches(self.world)
+
+    def step_seconds(self, size: tuple[int, int], at_least: float = 0.4) -> float:
+        """Seconds of a training step on images of this size, loading included; the median of a few."""
+        if self.job.sizes is not None:
+            self.order.size_at = lambda epoch: size  # type: ignore[attr-defined]
+        times: list[float] = []
+        batches = iter(self.loader)
+        cpu = self.job.config.cpu_minutes is not None
+        clock = time.process_time if cpu else time.monotonic
+        for number in range(12):
+            began = clock()
+            parts = list(islice(batches, len(self.order.mine)))
+            if len(parts) < len(self.order.mine):  # few images: from the start again
+                batches = iter(self.loader)
+                parts = list(islice(batches, len(self.order.mine)))
+            self._step(parts)
+            if number:  # the first one allocates
+                times.append(clock() - began)
+            if (sum(times) > at_least and len(times) >= 3) or sum(times) > 4 * at_least:
+                break
+        return sorted(times)[len(times) // 2]
+
+    def _step(self, parts: list[Any]) -> None:
+        self.optimizer.zero_grad()
+        for part in parts:
+            images, labels = self.job.inputs(part, 0.0)
+            with self.autocast():
+                outcome = self.objective(images, labels, self.objective.weights(0.5))
+            outcome.loss.backward()
+        nn.utils.clip_grad_norm_(self.objective.parameters(), 1e9)
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.0
+        self.optimizer.step()
+        _wait(self.job.device)
+
+    def evaluation_seconds(self, split: str) -> float:
+        """Seconds of an evaluation on a split, by one batch of it."""
+        images = getattr(self.job.dataset, split)
+        if images is None or not self.job.labelled or (split == "test" and self.job.config.cpu_minutes is not None):
+            return 0.0
+        loader = self.job.evaluation_loader(images, self.world)
+        batch = next(iter(loader))[0]
+        clock = time.process_time if self.job.config.cpu_minutes is not None else time.monotonic
+        self.objective.eval()
+        times = []
+        with torch.inference_mode(), self.autocast():
+            for _ in range(2):
+                began = clock()
+                self.job.classify(self.job.on_device(batch))  # type: ignore[attr-defined]
+                _wait(self.job.device)
+                times.append(clock() - began)
+        self.objective.train()
+        return times[-1] * len(images) / len(batch)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize()

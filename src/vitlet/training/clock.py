@@ -1,0 +1,134 @@
+"""Where a run is on its way: the epoch that schedules see, and how that changes when a run has to end earlier or later.
+
+Learning rate, weights of tasks, image size and mixing are functions of the planned epoch, from 0 to ``epochs``. As long
+as nothing goes wrong that is the epoch itself. A run with a budget on a machine that turned out slower or faster is
+planned anew: from then on the planned epoch advances at another pace, and ends where it should.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vitlet.config import BaseConfig
+from vitlet.processes import STARTED
+
+GROWTH = 0.7
+"""Share of a run over which images grow from their first size to their last."""
+
+
+@dataclass
+class Clock:
+    """From epochs that were trained to planned ones.
+
+    Attributes:
+        epochs: the length that schedules are made for.
+        knots: (epoch, planned epoch) where the pace changes; the first is (0, 0).
+        last: the epoch that ends the run.
+        seconds: on the clock of the budget, before this process began.
+        costs: seconds of a step by image size, as the speed test found them; empty without a budget.
+        expected: seconds that the steps so far should have taken by that.
+        trained: seconds that they took.
+    """
+
+    epochs: int
+    knots: list[tuple[float, float]] = field(default_factory=lambda: [(0.0, 0.0)])
+    last: int = 0
+    seconds: float = 0.0
+    costs: dict[tuple[int, int], float] = field(default_factory=dict)
+    expected: float = 0.0
+    trained: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.last = self.last or self.epochs
+
+    def planned(self, epoch: float) -> float:
+        """The planned epoch."""
+        if len(self.knots) == 1:
+            return epoch  # exactly: the same numbers as without a budget
+        at, was = max((knot for knot in self.knots if knot[0] <= epoch), key=lambda knot: knot[0])
+        following = min((knot for knot in self.knots if knot[0] > epoch), default=(self.last, float(self.epochs)))
+        pace = (following[1] - was) / max(following[0] - at, 1e-9)
+        return min(float(self.epochs), was + (epoch - at) * pace)
+
+    def end_after(self, epoch: int, last: int) -> None:
+        """From this epoch on, advance so that the run ends after epoch ``last``."""
+        self.knots.append((float(epoch), self.planned(epoch)))
+        self.last = last
+
+    @property
+    def pace(self) -> float:
+        """How much longer steps take than in the speed test."""
+        return self.trained / self.expected if self.expected else 1.0
+
+    def to_dict(self, used: float = 0.0) -> dict[str, Any]:
+        """For a checkpoint; ``used`` are the seconds of this process."""
+        costs = [[*size, seconds] for size, seconds in self.costs.items()]
+        knots = [list(knot) for knot in self.knots]
+        numbers = {"last": self.last, "seconds": self.seconds + used}
+        return {"knots": knots, **numbers, "costs": costs, "expected": self.expected, "trained": self.trained}
+
+    def fill(self, found: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.knots = [(float(at), float(planned)) for at, planned in found["knots"]]
+        self.last, self.seconds = int(found["last"]), float(found["seconds"])
+        self.costs = {(int(height), int(width)): float(cost) for height, width, cost in found["costs"]}
+        self.expected, self.trained = float(found["expected"]), float(found["trained"])
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Image sizes of a run that grows its images, smallest first, in equal parts of the first 70 % of the run."""
+
+    sizes: Sequence[tuple[int, int]]
+    epochs: float
+
+    def __call__(self, planned: float) -> tuple[int, int]:
+        """The size at a planned epoch."""
+        share = planned / (GROWTH * self.epochs) if self.epochs else 1.0
+        return self.sizes[min(len(self.sizes) - 1, math.floor(share * (len(self.sizes) - 1) + 0.5))]
+
+    def shares(self) -> dict[tuple[int, int], float]:
+        """What share of the run each size has, by a fine count."""
+        count, found = 1000, dict.fromkeys(self.sizes, 0.0)
+        for number in range(count):
+            found[self((number + 0.5) / count * self.epochs)] += 1 / count
+        return found
+
+
+def growing_sizes(first: tuple[int, int], last: tuple[int, int], stride: int = 8) -> list[tuple[int, int]]:
+    """From the first size to the last in steps of ``stride`` pixels of the longer side, both ends included."""
+    steps = max(1, round(max(b - a for a, b in zip(first, last, strict=True)) / stride))
+    found = []
+    for number in range(steps + 1):
+        sides = [a + (b - a) * number / steps for a, b in zip(first, last, strict=True)]
+        found.append((round(sides[0] / stride) * stride, round(sides[1] / stride) * stride))
+    return list(dict.fromkeys([first, *found[1:-1], last]))
+
+
+@dataclass(frozen=True)
+class Stopwatch:
+    """Seconds since a moment: of the clock on the wall, or of the CPU time of this process."""
+
+    wall: float = field(default_factory=time.monotonic)
+    cpu: float = field(default_factory=time.process_time)
+
+    @staticmethod
+    def of_process() -> Stopwatch:
+        """Since this process began, its imports included."""
+        return Stopwatch(STARTED, 0.0)
+
+    def used(self, config: BaseConfig) -> float:
+        """Seconds by the clock that the run's budget is meant in; 0 for a run without a budget."""
+        if config.cpu_minutes is not None:
+            return time.process_time() - self.cpu
+        return time.monotonic() - self.wall if config.minutes is not None else 0.0
+
+
+def budget_seconds(config: BaseConfig) -> float | None:
+    """The budget of a run, if it has one."""
+    minutes = config.minutes if config.minutes is not None else config.cpu_minutes
+    return None if minutes is None else 60 * minutes

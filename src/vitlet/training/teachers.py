@@ -1,0 +1,168 @@
+"""Teachers of a run: trained networks that guide it, never part of what is trained or saved.
+
+One is found by the folder of its run, or is trained first, in the folder `FOLDER` of the run that it guides.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from vitlet.backbones import Backbone, TimmBackbone
+from vitlet.config import BaseConfig, RunConfig
+from vitlet.errors import InterruptedRunError, VitletError, first_line
+from vitlet.models.factory import build_model, data_statistics, load_exported
+from vitlet.objective import Objective
+from vitlet.tasks.teacher import Teacher
+from vitlet.training.files import checksum
+from vitlet.training.run_folder import run_weights
+
+AUTO = "auto"
+"""In place of a folder: train a small residual network first."""
+FOLDER = "teacher"
+"""Where that run lies, in the folder of the run that it guides."""
+NETWORKS: Mapping[int, tuple[str, dict[str, Any]]] = {
+    48: ("resnet_for_32px", {"layers": [1, 1, 1, 1]}),
+    128: ("resnet_for_64px", {"layers": [1, 1, 1, 1]}),
+}
+LARGE: tuple[str, dict[str, Any]] = ("resnet10t", {})
+"""Of images up to so many pixels a side, and of larger ones: four residual stages of one block each."""
+
+
+def find_teacher(place: str, config: BaseConfig, student: Backbone, classes: Sequence[str] | None) -> Teacher:
+    """The teacher that an option names; drawing nothing from the generator that the student's heads draw from.
+
+    Args:
+        place: a folder, as in `load_teacher`, or ``auto``: one that `train_teachers` trains later.
+        config: the settings of the run.
+        student, classes: as in `load_teacher`.
+    """
+    with torch.random.fork_rng(devices=[]):
+        return _untrained(config, student) if place == AUTO else load_teacher(Path(place), student, classes)
+
+
+def load_teacher(place: Path, student: Backbone, classes: Sequence[str] | None) -> Teacher:
+    """The network of a finished run, or of a folder in timm's local-dir layout, for the images of a student.
+
+    Args:
+        place: the folder.
+        student: the network that it will guide.
+        classes: names of the student's classes; None: not known, and not compared.
+    """
+    if not place.is_dir():
+        raise VitletError(f"no such teacher: {place}. Needed is the folder of a finished run on the same images.")
+    if (place / "config.yaml").is_file() and not (place / "result.json").is_file():
+        raise VitletError(
+            f"the teacher {place} is not finished: its weights would change. Run vitlet train --resume {place} first."
+        )
+    weights = run_weights(place)
+    try:
+        described: Mapping[str, Any] = json.loads(weights.with_name("config.json").read_text(encoding="utf-8"))
+        settings = described["pretrained_cfg"]
+        own = tuple(map(float, settings["mean"])), tuple(map(float, settings["std"]))
+        model = load_exported(weights.parent)
+    except Exception as problem:  # damaged files fail in many ways
+        raise VitletError(f"cannot load the teacher in {weights.parent}: {first_line(problem)}.") from problem
+    channels = int(getattr(model, "in_chans", len(own[0])))
+    if (channels, len(own[0]), len(own[1])) != (student.in_chans,) * 3:
+        raise VitletError(
+            f"the teacher {place} takes images of {channels} channels normalised by {len(own[0])} means and"
+            f" {len(own[1])} deviations; the run's have {student.in_chans}. Take a teacher trained with --in-chans"
+            f" {student.in_chans}."
+        )
+    backbone = TimmBackbone(model, img_size=student.img_size, in_chans=channels)
+    unlike = "" if classes is None else _unlike(place, described.get("label_names") or (), classes)
+    return Teacher(backbone, seen=statistics_of(student), own=own, unlike=unlike, sha256=checksum(weights))
+
+
+def statistics_of(student: Backbone) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """How a run's images are normalised."""
+    mean, std = data_statistics(student.model, student.in_chans)
+    return tuple(mean), tuple(std)
+
+
+def _untrained(config: BaseConfig, student: Backbone) -> Teacher:
+    """A small residual network with fresh weights, for the images and the classes of a student."""
+    if not isinstance(config, RunConfig) or config.pretrain:
+        what = "pretrain" if isinstance(config, RunConfig) else config.JOB
+        raise VitletError(
+            f"a teacher 'auto' learns from labels of images, which vitlet {what} has not. Give it a finished run."
+        )
+    name, sizes = _network(student.img_size)
+    classes = int(getattr(student.model, "num_classes", 0))
+    model, _ = build_model(name, num_classes=classes, in_chans=student.in_chans, model_kwargs=sizes)
+    mean, std = data_statistics(model, student.in_chans)
+    backbone = TimmBackbone(model, img_size=student.img_size, in_chans=student.in_chans)
+    return Teacher(backbone, seen=statistics_of(student), own=(tuple(mean), tuple(std)))
+
+
+def _network(size: tuple[int, int]) -> tuple[str, dict[str, Any]]:
+    return next((found for side, found in NETWORKS.items() if max(size) <= side), LARGE)
+
+
+def _teacher_config(config: RunConfig, share: float, path: Path) -> RunConfig:
+    """The run of a teacher: the student's data, augmentation and steps, without all that is the student's own."""
+    name, sizes = _network(config.img_size or (0, 0))
+    usual = RunConfig()
+    own = ("positions", "init", "freeze", "layer_decay", "pretrained", "drop_path", "warmup_epochs", "stop_epoch")
+    ways = ("patience", "balance_tasks", "compile", "fsdp", "grad_checkpointing", "eval_on_test", "overwrite")
+    logs = ("log_wandb", "log_mlflow", "log_trackio")
+    return replace(
+        config,
+        **{key: getattr(usual, key) for key in (*own, *ways, *logs)},
+        model=name,
+        model_kwargs=sizes,
+        tasks={},
+        epochs=max(1, round(share * config.epochs)),
+        output=str(path / FOLDER),
+        resume="auto",
+    )
+
+
+def train_teachers(objective: Objective, config: BaseConfig, path: Path, train: Callable[..., object]) -> None:
+    """Train the teachers ``auto`` of a run before it begins, or go on with them; at most one, for all tasks.
+
+    Args:
+        objective: of the run; its teachers get the trained weights.
+        config: the settings of the run.
+        path: its folder.
+        train: `vitlet.training.loop.train` on the data of the run.
+    """
+    for name, teacher in teachers_of(objective).items():
+        if config.tasks[name].options.get("teacher") != AUTO:
+            continue
+        assert isinstance(config, RunConfig)
+        task: Any = objective.tasks[name]
+        run = _teacher_config(config, task.teacher_share, path)
+        try:
+            train(run, title="teacher", given={})
+        except InterruptedRunError:
+            raise InterruptedRunError(
+                f"stopped while the teacher was trained. Nothing is lost; continue with: vitlet train --resume {path}"
+            ) from None
+        weights = run_weights(path / FOLDER)
+        network: Any = teacher.backbone
+        network.model.load_state_dict(load_file(weights))
+        teacher.sha256 = checksum(weights)
+
+
+def _unlike(place: Path, names: Sequence[str], classes: Sequence[str]) -> str:
+    """How a teacher's classes differ from a run's, in a sentence without its end."""
+    if list(names) == list(classes):
+        return ""
+    if len(names) != len(classes):
+        return f"{place} has {len(names)} classes, the run {len(classes)}"
+    index = next(index for index, name in enumerate(names) if name != classes[index])
+    return f"class {index + 1} of {place} is {names[index]!r}, of the run {classes[index]!r}"
+
+
+def teachers_of(objective: Objective) -> dict[str, Teacher]:
+    """The teachers of an objective's tasks, by task."""
+    found = {term.task.name: getattr(term.task, "teacher", None) for term in objective.terms}
+    return {name: teacher for name, teacher in found.items() if isinstance(teacher, Teacher)}

@@ -1,0 +1,254 @@
+"""Runs by the clock, growing images, and the ingredients of short trainings."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from builders.runs import config
+from vitlet import VitletError
+from vitlet.cli import main
+from vitlet.config import RunConfig
+from vitlet.data.loading import EpochOrder
+from vitlet.errors import InterruptedRunError
+from vitlet.inference.predict import Predictor
+from vitlet.objective.schedules import WarmupStableDecay
+from vitlet.training import budget
+from vitlet.training.budget import Speed, last_epoch_in_time, plan_steps
+from vitlet.training.clock import Clock, Sizes, Stopwatch, growing_sizes
+from vitlet.training.distributed import World
+from vitlet.training.ema import short_run_decay
+from vitlet.training.evaluate import averaged_over
+from vitlet.training.jobs import build_job
+from vitlet.training.loop import Trainer, train
+from vitlet.training.mixing import Mixing
+from vitlet.training.run_folder import read_config, read_rows
+
+RESNET: dict[str, Any] = {"model": "resnet_for_32px", "model_kwargs": {"channels": [8, 8, 16, 16], "layers": [1] * 4}}
+SMALL: dict[str, Any] = RESNET | {"img_size": (32, 32), "crop": "resized", "workers": 0}
+
+
+def last(path: Path) -> dict[str, torch.Tensor]:
+    return load_file(path / "last" / "model.safetensors")
+
+
+@pytest.fixture
+def instant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A speed test that always finds the same: a tenth of a second a step."""
+
+    def measured(job: Any) -> Speed:
+        sizes = job.sizes.sizes if job.sizes else [job.config.img_size]
+        return Speed({"amp": False, "channels_last": True}, dict.fromkeys(sizes, 0.1), validation=0.05, test=0.0)
+
+    monkeypatch.setattr(budget, "measure_speed", measured)
+    monkeypatch.setattr(budget, "OFF_PACE", 99.0)
+
+
+def test_a_budget_becomes_epochs_that_another_run_repeats(shared_folder: Path, tmp_path: Path, instant: None) -> None:
+    """24 images in batches of 8 are 3 steps a pass; 2.4 s are 20 steps or so."""
+    train(config(shared_folder, tmp_path / "run", **SMALL, minutes=0.04, model_ema=True))
+    found = read_config(tmp_path / "run")
+    assert found.channels_last and not found.amp and found.minutes == 0.04
+    assert found.planned_steps == found.epochs * round(3 * found.epoch_repeats)
+    assert 14 <= found.planned_steps <= 24
+    rows = read_rows(tmp_path / "run")
+    assert len(rows) == found.epochs and "val/top1" in rows[-1]
+    assert sum("val/top1" in row for row in rows) <= -(-found.epochs // found.val_interval) + 1
+    again = RunConfig.from_dict(RunConfig.read(tmp_path / "run" / "config.yaml") | {"output": str(tmp_path / "again")})
+    train(again)
+    ours, theirs = last(tmp_path / "run"), last(tmp_path / "again")
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_the_speed_test_of_a_real_run(shared_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(config(shared_folder, tmp_path / "run", **SMALL, minutes=0.1, autotune=True, aug="standard"))
+    said = capsys.readouterr().out
+    found = read_config(tmp_path / "run")
+    assert "speed test: 0:06 are" in said and found.planned_steps and found.planned_steps >= 3
+    assert found.autotune is False and found.amp in (True, False) and found.channels_last in (True, False)
+    assert found.mixup_off_epoch == pytest.approx(0.9 * found.epochs)
+
+
+def test_minutes_too_short_for_a_pass(shared_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(VitletError, match=r"minutes is 1e-05, but one pass over 24 images takes about .* --minutes"):
+        train(config(shared_folder, tmp_path / "run", **SMALL, minutes=1e-5))
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(VitletError, match="leave one of them out"):
+        RunConfig(minutes=1, cpu_minutes=1)
+
+
+def test_the_plan_uses_the_time(shared_folder: Path, tmp_path: Path) -> None:
+    job = build_job(config(shared_folder, tmp_path, **SMALL, minutes=1))
+    for step, validation in ((0.11, 0.0), (0.013, 2.0), (0.7, 0.3)):
+        speed = Speed({}, {(32, 32): step}, validation, test=1.0)
+        plan = plan_steps(job, World(), speed, used=5.0)
+        steps = plan["epochs"] * round(plan["epoch_repeats"] * 3)
+        validations = plan["epochs"] // plan["val_interval"] if validation else 0
+        assert steps == plan["planned_steps"]
+        total = 5 + steps * step + validations * validation + 1.0
+        assert 0.93 * 60 < total < 60, (step, validation)
+        assert validations * validation <= 0.1 * 60
+
+
+def test_a_slower_machine_ends_earlier_and_on_the_same_schedule() -> None:
+    clock = Clock(100)
+    assert clock.planned(33.3) == 33.3
+    clock.end_after(40, 70)
+    assert clock.planned(20) == 20 and clock.planned(40) == 40
+    assert clock.planned(55) == pytest.approx(70) and clock.planned(70) == 100
+    clock.end_after(55, 65)
+    assert clock.planned(50) == pytest.approx(60) and clock.planned(60) == pytest.approx(85)
+    other = Clock(100)
+    other.fill(clock.to_dict(used=7.0))
+    assert other.knots == clock.knots and other.last == 65 and other.seconds == 7.0
+
+
+def test_the_pace_decides_when_to_end(shared_folder: Path, tmp_path: Path) -> None:
+    settings = config(shared_folder, tmp_path, **SMALL, cpu_minutes=1)
+
+    class Watch(Stopwatch):
+        def used(self, config: Any) -> float:
+            return 40.0
+
+    class StateSoFar:
+        clock, epoch, steps = Clock(100), 50, 3
+
+    StateSoFar.clock.costs = {(32, 32): 0.1}
+    StateSoFar.clock.expected, StateSoFar.clock.trained = 15.0, 30.0
+    # twice as slow: 0.6 s an epoch, 19.4 s are left after the reserve
+    assert last_epoch_in_time(StateSoFar, settings, None, Watch()) == 50 + round(19.4 / 0.6)  # type: ignore[arg-type]
+    StateSoFar.clock.trained = 15.3
+    assert last_epoch_in_time(StateSoFar, settings, None, Watch()) == 100  # type: ignore[arg-type]
+
+
+def test_a_fraction_of_a_pass_goes_on_where_the_last_ended() -> None:
+    whole = EpochOrder(range(20), batch_size=4, seed=1)
+    parts = EpochOrder(range(20), batch_size=4, seed=1, repeats=0.4)
+    assert (whole.steps, parts.steps) == (5, 2)
+    seen = []
+    for epoch in range(5):
+        parts.epoch = epoch
+        seen += list(parts)
+    expected = []
+    for epoch in range(2):
+        whole.epoch = epoch
+        expected += list(whole)
+    assert seen == expected
+    parts.epoch = 2
+    assert [index for _, index in expected[4]] == parts.images(0, 0)
+
+
+def test_images_grow(shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert growing_sizes((48, 48), (64, 64)) == [(48, 48), (56, 56), (64, 64)]
+    assert growing_sizes((24, 32), (48, 64)) == [(24, 32), (32, 40), (36 // 8 * 8, 48), (40, 56), (48, 64)]
+    sizes = Sizes([(1, 1), (2, 2), (3, 3)], 10)
+    assert [sizes(epoch)[0] for epoch in (0, 1.7, 1.8, 5.2, 5.3, 10)] == [1, 1, 2, 2, 3, 3]
+    assert sum(sizes.shares().values()) == pytest.approx(1)
+    assert sizes.shares()[3, 3] == pytest.approx(0.475, abs=0.01)
+    seen: list[tuple[int, ...]] = []
+    step = Trainer._step
+
+    def noted(self: Trainer, batches: Any) -> Any:
+        inputs = self.job.inputs
+        monkeypatch.setattr(self.job, "inputs", lambda b, e: (seen.append(tuple(b[0].shape[2:])), inputs(b, e))[1])
+        try:
+            return step(self, batches)
+        finally:
+            monkeypatch.setattr(self.job, "inputs", inputs)
+
+    monkeypatch.setattr(Trainer, "_step", noted)
+    words = f"{shared_folder} --model resnet_for_32px --img-size 16:32 --crop resized --epochs 4 -b 8 --task position"
+    assert main(["train", *words.split(), "--output", str(tmp_path / "run"), "-j", "0"]) == 0
+    assert seen[0] == (16, 16) and seen[-1] == (32, 32) and (24, 24) in seen
+    assert seen == sorted(seen)
+    found = read_config(tmp_path / "run")
+    assert found.img_size == (32, 32) and found.img_size_start == (16, 16)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_growing_runs_resume_exactly(
+    shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    more = SMALL | {"img_size_start": (16, 16), "epochs": 3, "epoch_repeats": 0.67, "opt": "muon", "workers": workers}
+    more |= {"aug": "standard", "model_ema": True, "channels_last": True, "amp": True}
+    train(config(shared_folder, tmp_path / "whole", **more))
+    monkeypatch.setattr("vitlet.training.signals.Interrupts.pending", lambda self: next(asked, False))
+    asked = iter([False, False, True])
+    with pytest.raises(InterruptedRunError):
+        train(config(shared_folder, tmp_path / "cut", **more))
+    train(RunConfig(resume=str(tmp_path / "cut")))
+    ours, theirs = last(tmp_path / "whole"), last(tmp_path / "cut")
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    shutil.rmtree(tmp_path / "cut")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"img_size_start": (16, 16), "crop": "padded"}, "needs crops that are resized"),
+        ({"img_size_start": (64, 64)}, "must not be larger"),
+        ({"img_size_start": (8, 8), "tasks": "position"}, "cannot begin with images of 8x8"),
+        (
+            {
+                "model": "vit_tiny_patch16_224",
+                "model_kwargs": {"patch_size": 8, "depth": 1},
+                "img_size_start": (16, 16),
+            },
+            "dynamic_img_size=true",
+        ),
+        ({"opt": "adamwww"}, "the optimizer 'adamwww' cannot be made.*adamw"),
+        ({"opt_betas": "0.9"}, "opt_betas is '0.9'"),
+        ({"opt_betas": "a,b"}, "opt_betas is 'a,b'"),
+    ],
+)
+def test_bad_settings_are_refused(shared_folder: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    from vitlet.config import TaskConfig
+
+    if "tasks" in changes:
+        changes = changes | {"tasks": {"position": TaskConfig(1.0)}}
+    with pytest.raises(VitletError, match=message):
+        train(config(shared_folder, tmp_path / "run", **SMALL | changes))
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_mixing_has_a_probability_and_an_end() -> None:
+    images, labels = torch.rand(8, 3, 4, 4), torch.arange(8)
+    mixing = Mixing(RunConfig(mixup=1.0, cutmix=1.0, mixup_prob=0.3, mixup_off_epoch=5.0, num_classes=8))
+    mixed = [mixing(images, labels, 1.0)[1].ndim == 2 for _ in range(300)]
+    assert 0.2 < sum(mixed) / 300 < 0.4
+    assert not any(mixing(images, labels, 5.0)[1].ndim == 2 for _ in range(50))
+    assert all(Mixing(RunConfig(mixup=1.0, num_classes=8))(images, labels, 99.0)[1].ndim == 2 for _ in range(5))
+
+
+def test_flips_are_averaged_as_probabilities(shared_folder: Path, tmp_path: Path) -> None:
+    table = torch.tensor([[4.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+
+    def classify(images: torch.Tensor) -> torch.Tensor:
+        return table[(images[:, 0, 0, 0] > 0).long()]  # by the left edge, which a flip changes
+
+    image = torch.tensor([[[[1.0, -1.0]]]])
+    found = averaged_over(classify, image, "flip").exp()[0]
+    assert torch.allclose(found, table.softmax(1).mean(0))
+    assert torch.equal(averaged_over(classify, image, "none")[0], table[1])
+    run = tmp_path / "run"
+    result = train(config(shared_folder, run, **SMALL, tta="flip", val_interval=2, epochs=3))
+    assert ["val/top1" in row for row in read_rows(run)] == [False, True, True]
+    assert result.test is not None
+    scores, _ = Predictor.load(run).evaluate(split="test")
+    assert scores.loss == pytest.approx(result.test.loss, abs=1e-4)
+
+
+def test_the_learning_rate_stays_and_then_falls() -> None:
+    rate = WarmupStableDecay(2.0, epochs=10, warmup_epochs=1, end=0.5)
+    assert [rate(epoch) for epoch in (0, 0.5, 1, 6.9, 7, 8.5, 10, 11)] == [0, 1, 2, 2, 2, 1.25, 0.5, 0.5]
+
+
+def test_short_runs_average_fewer_steps() -> None:
+    assert short_run_decay(10**6) == 0.9998
+    assert short_run_decay(1000) == pytest.approx(1 - 1 / 200)
+    assert short_run_decay(1) == 0.0
