@@ -5,7 +5,9 @@ The one place that reads the environment variables of torchrun and ``--nproc``.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import signal
 import threading
 import time
@@ -33,6 +35,22 @@ class Process(NamedTuple):
     def first(self) -> bool:
         """Whether this process writes files and talks to people."""
         return self.rank == 0
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+_LARGEST_ON_HEAP = 32 * 2**20 - 1  # the most that glibc accepts for the second
+
+
+def keep_freed_memory() -> bool:
+    """Let glibc keep the memory that a training step frees, for the next step; returns whether it is glibc.
+
+    By default it gives large blocks back to the system, and every step pays for thousands of page faults again:
+    ``python benchmarks/allocator.py``. For processes of our own, not for those of people who import vitlet.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    return bool(mallopt(_TRIM_THRESHOLD, 2**31 - 1)) and bool(mallopt(_MMAP_THRESHOLD, _LARGEST_ON_HEAP))
 
 
 def this_process() -> Process:

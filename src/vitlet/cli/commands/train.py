@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitlet.cli.flags import Parser, add_run_flags, run_settings
 from vitlet.errors import VitletError
-from vitlet.processes import this_process
+from vitlet.processes import keep_freed_memory, this_process
 
 if TYPE_CHECKING:
     from vitlet.config import RunConfig
@@ -135,6 +135,7 @@ def start(config: RunConfig, command: list[str], given: dict[str, Any], *, open_
     from vitlet.training.clock import Stopwatch
     from vitlet.training.loop import train
 
+    keep_freed_memory()
     result = train(config, given=given, open_tasks=open_tasks, watch=Stopwatch.of_process())
     if process.first:
         print_result(result)

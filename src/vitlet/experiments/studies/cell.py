@@ -20,7 +20,7 @@ from vitlet.data.named.official import OFFICIAL
 from vitlet.errors import VitletError, fail
 from vitlet.experiments.studies.definition import Cell, Study, read_study
 from vitlet.experiments.studies.records import Record, through_json
-from vitlet.processes import end_with_launcher
+from vitlet.processes import end_with_launcher, keep_freed_memory
 
 if TYPE_CHECKING:
     from vitlet.training.evaluate import Scores
@@ -135,6 +135,7 @@ def run_named_cell(file: Path, name: str, *, work: Path, output: Path, data_dir:
 def run_process() -> int:
     """Run the cell that the command line names; the exit code is that of `vitlet train`."""
     end_with_launcher()
+    keep_freed_memory()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("study", type=Path, help="its YAML file")
     parser.add_argument("cell", help="such as cifar10/vit/drloc/seed-0")
