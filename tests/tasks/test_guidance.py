@@ -325,12 +325,12 @@ def test_a_teacher_is_trained_first_and_gone_on_with(
 ) -> None:
     """Stopped while the teacher learns, then while the student does: the same as in one go, and as in two commands."""
     data, _ = teacher
-    monkeypatch.setattr("vitlet.training.teachers.NETWORKS", {48: ("resnet_for_32px", NARROW)})
+    monkeypatch.setattr("vitlet.training.teachers.NETWORKS", {48: "resnet_xs_for_32px"})
     options = {"teacher_share": 0.5}
     whole = guided(data, tmp_path / "whole", Path("auto"), epochs=4, options=options)
     vitlet.train(whole)
     made = read_config(tmp_path / "whole" / "teacher")
-    assert (made.epochs, made.tasks, made.model, made.seed) == (2, {}, "resnet_for_32px", whole.seed)
+    assert (made.epochs, made.tasks, made.model, made.seed) == (2, {}, "resnet_xs_for_32px", whole.seed)
     log = RunFolder.log
 
     def stop_after(rows_of_run: int) -> None:

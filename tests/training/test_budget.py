@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from safetensors.torch import load_file
 from builders.runs import config
 from vitlet import VitletError
 from vitlet.cli import main
-from vitlet.config import RunConfig
+from vitlet.config import RunConfig, TaskConfig
 from vitlet.data.loading import EpochOrder
 from vitlet.errors import InterruptedRunError
 from vitlet.inference.predict import Predictor
@@ -187,6 +188,39 @@ def test_growing_runs_resume_exactly(
     shutil.rmtree(tmp_path / "cut")
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_stopped_run_goes_on_with_its_plan(
+    shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instant: None, named: bool
+) -> None:
+    """`--resume auto` with the same flags, whatever a second speed test would find; with and without `--output`."""
+    monkeypatch.chdir(tmp_path)
+    asked = config(shared_folder, Path("runs/cut"), **SMALL, minutes=0.04, autotune=True, resume="auto", epochs=100)
+    asked = asked if named else replace(asked, output=None)
+    monkeypatch.setattr("vitlet.training.signals.Interrupts.pending", lambda self: next(moments, False))
+    moments = iter([False, False, True])
+    with pytest.raises(InterruptedRunError):
+        train(asked)
+    (run,) = Path("runs").iterdir()
+    plan = read_config(run)
+    twice = Speed({"amp": False, "channels_last": True}, {(32, 32): 0.05}, validation=0.05, test=0.0)
+    monkeypatch.setattr(budget, "measure_speed", lambda job: twice)
+    assert train(asked).path.resolve() == run.resolve()
+    assert [each.name for each in Path("runs").iterdir()] == [run.name]
+    assert len(read_rows(run)) == plan.epochs and plan.planned_steps < 30
+
+
+def test_a_teacher_is_part_of_the_budget(shared_folder: Path, tmp_path: Path, instant: None) -> None:
+    """A third of the time for the teacher, as many steps of a tenth of a second; the student has the rest."""
+    task = TaskConfig(1.0, options={"teacher": "auto", "teacher_share": 1 / 3, "levels": 1})
+    train(config(shared_folder, tmp_path / "alone", **SMALL, minutes=0.1))
+    train(config(shared_folder, tmp_path / "run", **SMALL, minutes=0.1, tasks={"guidance": task}))
+    whole, student, teacher = (
+        read_config(tmp_path / name).planned_steps or 0 for name in ("alone", "run", "run/teacher")
+    )
+    assert student < 0.75 * whole and teacher < 0.45 * whole
+    assert student + teacher > 0.7 * whole
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -207,8 +241,6 @@ def test_growing_runs_resume_exactly(
     ],
 )
 def test_bad_settings_are_refused(shared_folder: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    from vitlet.config import TaskConfig
-
     if "tasks" in changes:
         changes = changes | {"tasks": {"position": TaskConfig(1.0)}}
     with pytest.raises(VitletError, match=message):

@@ -155,7 +155,9 @@ class ClassifierHardware(HardwareSettings):
         None, "channels_last memory layout (default: off, with autotune where it is faster)"
     )
     autotune: bool = HARDWARE(
-        False, "measure channels_last and bfloat16 in the first seconds and take the fastest, unless they are given"
+        False,
+        "measure channels_last and bfloat16 in the first seconds and take the fastest, unless they are given",
+        free=True,
     )
     compile: bool = HARDWARE(False, "compile the network and its tasks with torch.compile")
     fsdp: bool = HARDWARE(False, "spread weights, gradients and optimizer over the processes (FSDP2)")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +24,9 @@ from vitlet.training.distributed import World
 from vitlet.training.jobs import ImageJob
 from vitlet.training.optim import make_autocast, make_optimizer
 from vitlet.training.progress import duration
+from vitlet.training.run_folder import read_config
 from vitlet.training.state import State
+from vitlet.training.teachers import teacher_share
 
 VALIDATION_SHARE = 0.05
 """The most of a budget that validation takes, beside the one at the end."""
@@ -35,6 +38,13 @@ SETTLED = 0.1
 """Share of a run after which its pace is known."""
 TEST_SHARE = 0.04
 """About the most of a budget that the speed test takes."""
+
+
+PLANNED = (
+    *("amp", "channels_last", "epochs", "epoch_repeats", "planned_steps", "val_interval", "checkpoint_epochs"),
+    *("mixup_off_epoch", "warmup_epochs"),
+)
+"""The settings that a speed test finds, or that follow from what it finds."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +69,6 @@ def planned_job(job: ImageJob, world: World, watch: Stopwatch) -> tuple[ImageJob
     config = job.config
     if not (job.asked.is_open or job.asked.autotune):
         return job, ""
-    if job.asked.resume is not None and not job.asked.is_open and config.planned_steps is not None:
-        return job, ""
     speed = world.by_first(lambda: measure_speed(job))
     settings: dict[str, Any] = dict(speed.settings)
     line = f"{'bfloat16' if settings['amp'] else 'float32'}{', channels_last' * settings['channels_last']}"
@@ -73,6 +81,12 @@ def planned_job(job: ImageJob, world: World, watch: Stopwatch) -> tuple[ImageJob
     return planned, f"speed test: {line}"
 
 
+def planned_settings(run: Path) -> dict[str, Any]:
+    """What the speed test of a run had found, by the run's own file."""
+    stored = read_config(run)
+    return {key: getattr(stored, key) for key in (*PLANNED, "autotune")}
+
+
 def plan_steps(job: ImageJob, world: World, speed: Speed, used: float) -> dict[str, Any]:
     """Epochs, steps and validations that fit into what is left of the budget."""
     config, total = job.config, budget_seconds(job.config)
@@ -81,7 +95,7 @@ def plan_steps(job: ImageJob, world: World, speed: Speed, used: float) -> dict[s
     whole_pass = order.steps  # of one pass: repeats are not asked for beside a budget
     step = mean_cost(speed.steps, job.sizes)
     ends = speed.validation + (speed.test if config.cpu_minutes is None else 0.0)
-    left = total - used - ends - RESERVE * total
+    left = total * (1 - RESERVE - teacher_share(job.objective, config)) - used - ends
     steps = int((1 - (VALIDATION_SHARE if speed.validation else 0)) * left / step)
     if steps < whole_pass:
         least = (used + ends + whole_pass * step) / 60 * 1.1

@@ -37,7 +37,7 @@ from vitlet.data.images import Dataset
 from vitlet.data.randomness import mix_seed
 from vitlet.errors import InterruptedRunError, LostProcessError, VitletError, first_line
 from vitlet.objective import Outcome
-from vitlet.training.budget import last_epoch_in_time, planned_job
+from vitlet.training.budget import PLANNED, last_epoch_in_time, planned_job, planned_settings
 from vitlet.training.clock import Sizes, Stopwatch
 from vitlet.training.distributed import World, joined, local_device, synchronised
 from vitlet.training.evaluate import Scores
@@ -140,12 +140,14 @@ def _train(
     # Everything is checked while the job is built; only then is anything written.
     job = find_job(config).build(replace(config, device=local_device(config.device, world)), **options)
     speed_line = ""
-    if isinstance(job, ImageJob) and config.resume in (None, "auto"):
+    if config.resume == "auto":
+        found = world.by_first(lambda: find_unfinished(job.config, _left_open(job)))
+        config = replace(config, resume=None if found is None else str(found))
+        if found is not None and isinstance(job, ImageJob):
+            job = job.rebuilt(**planned_settings(found))
+    if isinstance(job, ImageJob) and config.resume is None:
         job, speed_line = planned_job(job, world, watch)
     batches = job.batches(world)
-    if config.resume == "auto":
-        found = world.by_first(lambda: find_unfinished(job.config))
-        config = replace(config, resume=None if found is None else str(found))
     folders: list[RunFolder] = []  # of the first process alone
 
     def open_folder() -> Path:
@@ -164,6 +166,11 @@ def _train(
     finally:
         for run in folders:
             run.close()
+
+
+def _left_open(job: Job) -> tuple[str, ...]:
+    """The settings of a new run that its speed test will find."""
+    return (*PLANNED, "autotune") if isinstance(job, ImageJob) and (job.asked.is_open or job.asked.autotune) else ()
 
 
 def _lost_process(problem: RuntimeError, world: World) -> VitletError | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,13 +62,19 @@ def resumed(config: Config, given: Mapping[str, Any]) -> Config:
     return continued(path, given, type(config))
 
 
-def find_unfinished(config: BaseConfig) -> Path | None:
-    """The newest run under ``runs/`` of these very settings, none of them open, that has not come to its end."""
+def find_unfinished(config: BaseConfig, left_open: Collection[str] = ()) -> Path | None:
+    """The newest run under ``runs/`` of these very settings that has not come to its end.
+
+    Args:
+        config: the settings of a new run, resolved.
+        left_open: settings that a speed test would find, which may be others in the run.
+    """
     found = [path.parent for path in Path("runs").glob(f"{run_name(config)}-*/config.yaml")]
     for path in sorted(found, key=lambda run: (run / "config.yaml").stat().st_mtime, reverse=True):
         try:
             stored = read_config(path, type(config)).to_dict()
-            if not (path / "result.json").is_file() and not differences(stored, config.to_dict(), type(config)):
+            asked = {**config.to_dict(), **{key: stored.get(key) for key in left_open}}
+            if not (path / "result.json").is_file() and not differences(stored, asked, type(config)):
                 return path
         except VitletError:  # settings of another version: not this command's run
             continue

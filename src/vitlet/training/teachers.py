@@ -27,11 +27,8 @@ AUTO = "auto"
 """In place of a folder: train a small residual network first."""
 FOLDER = "teacher"
 """Where that run lies, in the folder of the run that it guides."""
-NETWORKS: Mapping[int, tuple[str, dict[str, Any]]] = {
-    48: ("resnet_for_32px", {"layers": [1, 1, 1, 1]}),
-    128: ("resnet_for_64px", {"layers": [1, 1, 1, 1]}),
-}
-LARGE: tuple[str, dict[str, Any]] = ("resnet10t", {})
+NETWORKS: Mapping[int, str] = {48: "resnet_s_for_32px", 112: "resnet_s_for_64px", 176: "resnet_s_for_128px"}
+LARGE = "resnet_s_for_224px"
 """Of images up to so many pixels a side, and of larger ones: four residual stages of one block each."""
 
 
@@ -94,35 +91,49 @@ def _untrained(config: BaseConfig, student: Backbone) -> Teacher:
         raise VitletError(
             f"a teacher 'auto' learns from labels of images, which vitlet {what} has not. Give it a finished run."
         )
-    name, sizes = _network(student.img_size)
     classes = int(getattr(student.model, "num_classes", 0))
-    model, _ = build_model(name, num_classes=classes, in_chans=student.in_chans, model_kwargs=sizes)
+    model, _ = build_model(_network(student.img_size), num_classes=classes, in_chans=student.in_chans, model_kwargs={})
     mean, std = data_statistics(model, student.in_chans)
     backbone = TimmBackbone(model, img_size=student.img_size, in_chans=student.in_chans)
     return Teacher(backbone, seen=statistics_of(student), own=(tuple(mean), tuple(std)))
 
 
-def _network(size: tuple[int, int]) -> tuple[str, dict[str, Any]]:
+def _network(size: tuple[int, int]) -> str:
     return next((found for side, found in NETWORKS.items() if max(size) <= side), LARGE)
 
 
 def _teacher_config(config: RunConfig, share: float, path: Path) -> RunConfig:
-    """The run of a teacher: the student's data, augmentation and steps, without all that is the student's own."""
-    name, sizes = _network(config.img_size or (0, 0))
+    """The run of a teacher: the student's data and augmentation, without all that is the student's own.
+
+    It takes its share of the student's epochs beside them, or its share of the student's budget out of it.
+    """
     usual = RunConfig()
+    length: dict[str, Any] = {"epochs": max(1, round(share * config.epochs))}
+    if config.mixup_off_epoch:
+        length["mixup_off_epoch"] = share * config.mixup_off_epoch
+    if config.minutes is not None or config.cpu_minutes is not None:
+        unplanned = ("planned_steps", "epoch_repeats", "val_interval", "mixup_off_epoch")
+        length |= {key: getattr(usual, key) for key in unplanned}
+        length |= {key: share * value for key in ("minutes", "cpu_minutes") if (value := getattr(config, key))}
     own = ("positions", "init", "freeze", "layer_decay", "pretrained", "drop_path", "warmup_epochs", "stop_epoch")
     ways = ("patience", "balance_tasks", "compile", "fsdp", "grad_checkpointing", "eval_on_test", "overwrite")
     logs = ("log_wandb", "log_mlflow", "log_trackio")
     return replace(
         config,
         **{key: getattr(usual, key) for key in (*own, *ways, *logs)},
-        model=name,
-        model_kwargs=sizes,
+        **length,
+        model=_network(config.img_size or (0, 0)),
+        model_kwargs={},
         tasks={},
-        epochs=max(1, round(share * config.epochs)),
         output=str(path / FOLDER),
         resume="auto",
     )
+
+
+def teacher_share(objective: Objective, config: BaseConfig) -> float:
+    """The share of a budget that goes to a teacher which is trained first; 0 without one."""
+    asked = [name for name in teachers_of(objective) if config.tasks[name].options.get("teacher") == AUTO]
+    return max((float(getattr(objective.tasks[name], "teacher_share", 0.0)) for name in asked), default=0.0)
 
 
 def train_teachers(objective: Objective, config: BaseConfig, path: Path, train: Callable[..., object]) -> None:
