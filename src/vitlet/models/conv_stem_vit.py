@@ -63,9 +63,17 @@ def conv_tokens(
 
 
 def residual_tokens(
-    img_size: int | ImageSize, in_chans: int, embed_dim: int, channels: Sequence[int], stem_stride: int, **more: Any
+    img_size: int | ImageSize,
+    in_chans: int,
+    embed_dim: int,
+    channels: Sequence[int],
+    stem_stride: int,
+    merge: bool,
+    **more: Any,
 ) -> ConvTokens:
     """A stem, stages of one residual block, and a 3x3 convolution of stride 2; ``more`` is what timm passes besides."""
+    if not merge and channels[-1] != embed_dim:
+        raise ValueError(f"without merge, the last of the channels, {channels[-1]}, must be embed_dim, {embed_dim}")
     stages, _ = make_blocks(
         (BasicBlock,) * len(channels),
         tuple(channels),
@@ -76,9 +84,10 @@ def residual_tokens(
         act_layer=nn.ReLU,
         norm_layer=nn.BatchNorm2d,
     )
-    *merge, _ = conv_norm_act(channels[-1], embed_dim, 2)
-    layers = [*stem_layers(in_chans, channels[0], stem_stride), *(stage for _, stage in stages), *merge]
-    return ConvTokens(nn.Sequential(*layers), stem_stride * 2 ** len(channels), img_size)
+    layers = [*stem_layers(in_chans, channels[0], stem_stride), *(stage for _, stage in stages)]
+    if merge:
+        layers += conv_norm_act(channels[-1], embed_dim, 2)[:-1]
+    return ConvTokens(nn.Sequential(*layers), stem_stride * 2 ** (len(channels) - (not merge)), img_size)
 
 
 class ConvStemViT(GridViT):
@@ -100,8 +109,12 @@ class Hybrid(GridViT):
     Args:
         channels: of the residual stages, one block each; every stage but the first halves the grid.
         stem_stride: 1, 2 or 4.
+        merge: make tokens by a 3x3 convolution of stride 2; else they are the last stage's map.
         more: arguments of `GridViT`.
     """
 
-    def __init__(self, channels: Sequence[int] = (32, 64), stem_stride: int = 2, **more: Any) -> None:
-        super().__init__(embed_layer=partial(residual_tokens, channels=channels, stem_stride=stem_stride), **more)
+    def __init__(
+        self, channels: Sequence[int] = (32, 64), stem_stride: int = 2, merge: bool = True, **more: Any
+    ) -> None:
+        tokens = partial(residual_tokens, channels=channels, stem_stride=stem_stride, merge=merge)
+        super().__init__(embed_layer=tokens, **more)
