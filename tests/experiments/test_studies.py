@@ -310,7 +310,7 @@ def test_report_of_made_up_numbers(tmp_path: Path) -> None:
     for name in pictures:
         with Image.open(written[name]) as picture:
             assert picture.size[0] > 400
-    with pytest.raises(VitletError, match="is a folder of tables and pictures"):
+    with pytest.raises(VitletError, match="is a folder of a page, tables and pictures"):
         report_study(file.parent, tmp_path / "page.html")
     empty = write(tmp_path / "empty" / "study.yaml")
     with pytest.raises(VitletError, match="no finished cell yet"):
@@ -363,7 +363,7 @@ def test_where_records_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     words = ["study", "mine/one.yaml", "--output", "away", "--only", "nothing"]
     for _ in range(2):
         assert main(words) == 0
-        assert "tables and pictures: vitlet report away" in capsys.readouterr().out
+        assert "page, tables and pictures: vitlet report away" in capsys.readouterr().out
     assert report_study(Path("away"))
     assert main(["study", "mine", "--output", "away", "--only", "nothing"]) == 0  # the copy follows
     assert "mine/study.yaml" in Path("away/study.yaml").read_text()

@@ -78,3 +78,22 @@ def test_a_baseline_alone_has_no_plot(tmp_path: Path) -> None:
     text, _, shown = read(study / "report" / "report.html")
     assert 'class="forest"' not in text
     assert "51.00" in shown
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("width", [390, 1280])
+def test_in_a_real_browser(browser: Any, width: int, tmp_path: Path) -> None:
+    study = made_up(tmp_path / "s")
+    assert main(["report", str(study)]) == 0
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get_log("browser")
+    browser.get((study / "report" / "report.html").as_uri())
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    tracks = browser.execute_script(
+        "return [...document.querySelectorAll('.track, .ticks')].map(each => each.getBoundingClientRect())"
+        ".map(box => [Math.round(box.left), Math.round(box.right)].join())"
+    )
+    assert len(tracks) == 6  # four arms between two axes
+    assert len(set(tracks)) == 1  # one axis for all

@@ -37,7 +37,9 @@ def report_study(path: Path, output: Path | None = None) -> list[Path]:
         raise VitletError(f"no cell of the study {study.name} has an accuracy: there is nothing to compare.")
     folder = output or own / "report"
     if folder.is_file() or folder.suffix == ".html":
-        raise VitletError(f"the report of a study is a folder of tables and pictures; {folder} is no name for one.")
+        raise VitletError(
+            f"the report of a study is a folder of a page, tables and pictures; {folder} is no name for one."
+        )
     folder.mkdir(parents=True, exist_ok=True)
     tables = {"md": markdown(study, rows, records), "csv": comma_separated(rows), "tex": latex(rows)}
     for suffix, text in tables.items():
