@@ -6,7 +6,6 @@ import json
 import math
 import shutil
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from filelock import FileLock
 
 from builders.digits import write_digits
 from builders.hostile import CLASSES, FILE, train_hostile, train_quickly
+from builders.pages import read
 from vitlet.analysis.report.charts import Series, line_chart, ticks
 from vitlet.analysis.report.record import chosen_settings, read_run, run_names
 from vitlet.analysis.report.rendering import Number, render
@@ -22,31 +22,9 @@ from vitlet.cli import main
 from vitlet.statistics import calibration, confusion, paired_difference, student, wilson
 
 
-class Elements(HTMLParser):
-    """Every element with its attributes, and all text, as a browser's parser would find them."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attributes)))
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return train_hostile(tmp_path_factory.mktemp("runs"))
-
-
-def read(path: Path) -> tuple[str, Elements, str]:
-    text = path.read_text(encoding="utf-8")
-    elements = Elements(text)
-    return text, elements, " ".join(elements.text)
 
 
 def test_wilson_by_its_definition() -> None:
@@ -150,11 +128,36 @@ def test_two_runs_side_by_side(runs: list[Path], tmp_path: Path, capsys: pytest.
     assert "loss of drloc" in shown
     assert "weight of drloc" in shown
     assert "places of tokens" in shown
-    assert "evidence for it" in shown
+    assert "class activation map: " in shown
     assert "mean attention distance" in shown
     assert "no localization head" in shown
     assert "paired on the same images" in shown
     assert "24 test images" in shown
+
+
+def test_what_a_reader_needs_to_understand_it(runs: list[Path], tmp_path: Path) -> None:
+    output = tmp_path / "one.html"
+    assert main(["report", str(runs[0]), "--output", str(output)]) == 0
+    text, elements, shown = read(output)
+    config = read_run(runs[0], "run").config
+    assert config.img_size is not None
+    sizes = [*config.img_size, *[config.model_kwargs["patch_size"]] * 2]
+    assert "{} × {} px, patches of {} × {} px".format(*sizes) in shown
+    assert "vit_<wbr>tiny_<wbr>patch16_<wbr>224" in text
+    assert "true class: " in shown
+    assert "predicted: " in shown
+    assert "<div>is " not in text
+    assert [kind for kind, _ in elements.found].count("summary") == text.count("<h2>") + 1  # and all settings
+    ramps = [attributes for _, attributes in elements.found if attributes.get("class") == "ramp"]
+    assert len(ramps) == 2  # of the maps, of the errors
+    enlarged = [
+        attributes for kind, attributes in elements.found if kind == "img" and attributes.get("class") == "zoom"
+    ]
+    maps = [each for each in enlarged if "activation" in (each["alt"] or "")]
+    assert maps
+    assert all(max(int(each["width"] or 0), int(each["height"] or 0)) == 320 for each in maps)
+    halves = [attributes for _, attributes in elements.found if attributes.get("class") == "half"]
+    assert len(halves) == 2  # reliability and attention distance, side by side
 
 
 def test_the_numbers_are_those_of_the_run(runs: list[Path], tmp_path: Path) -> None:

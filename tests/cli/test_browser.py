@@ -154,6 +154,53 @@ def test_light_and_dark(browser: Any, page: Path) -> None:
     assert background(browser) > 600
 
 
+def test_folded_on_a_phone(browser: Any, page: Path) -> None:
+    count = "return [...document.querySelectorAll('details.part')].filter(part => part.open).length"
+    every = opened(browser, page).execute_script("return document.querySelectorAll('details.part').length")
+    assert browser.execute_script(count) == every > 8
+    opened(browser, page, width=PHONE)
+    assert browser.execute_script(count) == 1
+    assert browser.execute_script("return document.documentElement.scrollHeight") < 5 * 844
+    link = "[...document.querySelectorAll('nav a')].find(link => link.textContent === 'Confusion')"
+    browser.execute_script(f"{link}.click()")
+    assert browser.execute_script(count) == 2
+    assert browser.execute_script(f"return document.querySelector({link}.hash).querySelector('details').open")
+
+
+def test_what_scrolls_says_so(browser: Any, page: Path) -> None:
+    opened(browser, page, width=PHONE)
+    browser.execute_script("for (const part of document.querySelectorAll('details')) part.open = true")
+    time.sleep(0.3)  # observers are told after the next frame
+    wide = "[...document.querySelectorAll('.wide')]"
+    cut = browser.execute_script(f"return {wide}.map(box => box.scrollWidth > box.clientWidth + 1)")
+    hints = browser.execute_script(f"return {wide}.map(box => box.previousElementSibling.offsetHeight > 0)")
+    assert any(cut)
+    assert hints == cut
+    ended = f"const box = {wide}.find(box => box.scrollWidth > box.clientWidth + 1); box.scrollLeft = 9999; return box"
+    box = browser.execute_script(ended)
+    time.sleep(0.3)
+    assert not browser.execute_script("return arguments[0].classList.contains('more')", box)
+
+
+def test_pictures_are_enlarged_on_a_click(browser: Any, page: Path) -> None:
+    opened(browser, page)
+    small = browser.execute_script("return document.querySelector('.looks img.zoom').getBoundingClientRect().width")
+    assert small >= 110
+    for kind in ("img.zoom", "svg.zoom"):
+        browser.execute_script(
+            "document.querySelector(arguments[0]).dispatchEvent(new MouseEvent('click', {bubbles: true}))", kind
+        )
+        shown = browser.execute_script(
+            "const zoom = document.getElementById('zoom');"
+            "return [zoom.open, zoom.firstElementChild.getBoundingClientRect().width, zoom.textContent]"
+        )
+        assert shown[0]
+        assert shown[1] > 2 * small
+        assert shown[2].strip()
+        browser.execute_script("document.getElementById('zoom').click()")
+        assert not browser.execute_script("return document.getElementById('zoom').open")
+
+
 def test_values_under_the_pointer(browser: Any, page: Path) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
 

@@ -89,6 +89,7 @@ def test_the_page_and_its_description(server: Server) -> None:
     status, served, _ = ask(server, "GET", "/api/runs")
     fits(served, described["components"]["schemas"]["Served"], described)
     assert [run["run"] for run in served["runs"]] == ["run0", "run1", "run2"]
+    assert [run["patch_size"] for run in served["runs"]] == [[4, 4]] * 3  # whatever the name of the model says
     assert ask(server, "GET", "/healthz")[1] == {"status": "ok"}
 
 
@@ -296,6 +297,15 @@ def test_the_page_in_a_real_browser(browser: Any, small_runs: list[Path], image:
         assert browser.find_elements(By.CSS_SELECTOR, "h2")[1].text == hostile.name
         drawn = "return document.querySelector('canvas').getContext('2d').getImageData(9, 9, 1, 1).data[3]"
         assert browser.execute_script(drawn) == 255
+        assert "images of 16 × 16 px, patches of 4 × 4 px" in browser.find_element(By.ID, "served").text
+        assert len(browser.find_elements(By.CSS_SELECTOR, ".ramp")) == 4
+        small = browser.execute_script("return document.querySelector('canvas').getBoundingClientRect().width")
+        assert small >= 140
+        browser.find_element(By.CSS_SELECTOR, "canvas").click()
+        large = "return document.querySelector('dialog[open] canvas').getBoundingClientRect().width"
+        assert browser.execute_script(large) > 1.5 * small
+        browser.execute_script("document.getElementById('zoom').click()")
+        assert not browser.find_elements(By.CSS_SELECTOR, "dialog[open]")
         browser.find_element(By.ID, "camera").click()
         wait.until(lambda _: browser.execute_script("return document.getElementById('video').videoWidth") > 0)
         browser.find_element(By.ID, "shot").click()

@@ -302,14 +302,15 @@ def test_report_of_made_up_numbers(tmp_path: Path) -> None:
         made = Record(cell, plain, (1.0, 2.0), 2, value, value, value, {}, int(200 * cell.fraction), 9, 5.0)
         made.write(file.parent)
     written = {path.name: path for path in report_study(file.parent)}
-    assert set(written) == {"table.md", "table.csv", "table.tex", "gains.png", "curves.png", "sizes.png"}
+    pictures = {"gains.png", "curves.png", "sizes.png"}
+    assert set(written) == {"report.html", "table.md", "table.csv", "table.tex"} | pictures
     assert "**+3.10 ± 0.25**" in written["table.md"].read_text()
     assert r"a\_b" in written["table.tex"].read_text()
     assert written["table.csv"].read_text().count("\n") == 5
-    for name in ("gains.png", "curves.png", "sizes.png"):
+    for name in pictures:
         with Image.open(written[name]) as picture:
             assert picture.size[0] > 400
-    with pytest.raises(VitletError, match="is a folder of tables and pictures"):
+    with pytest.raises(VitletError, match="is a folder of a page, tables and pictures"):
         report_study(file.parent, tmp_path / "page.html")
     empty = write(tmp_path / "empty" / "study.yaml")
     with pytest.raises(VitletError, match="no finished cell yet"):
@@ -354,7 +355,7 @@ def test_where_records_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     cell = next(study.cells())
     made = replace(record(cell, 50.0), settings=study.values(cell), test_best=None)
     made.write(tmp_path / "mine" / "one")
-    assert report_study(Path("mine/one.yaml"))[0] == Path("mine/one/report/table.md")
+    assert report_study(Path("mine/one.yaml"))[0] == Path("mine/one/report/report.html")
     for other in ("mine", "mine/two.yaml"):
         with pytest.raises(VitletError, match="no finished cell yet"):
             report_study(Path(other))
@@ -362,7 +363,7 @@ def test_where_records_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     words = ["study", "mine/one.yaml", "--output", "away", "--only", "nothing"]
     for _ in range(2):
         assert main(words) == 0
-        assert "tables and pictures: vitlet report away" in capsys.readouterr().out
+        assert "page, tables and pictures: vitlet report away" in capsys.readouterr().out
     assert report_study(Path("away"))
     assert main(["study", "mine", "--output", "away", "--only", "nothing"]) == 0  # the copy follows
     assert "mine/study.yaml" in Path("away/study.yaml").read_text()

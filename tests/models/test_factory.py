@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from timm.layers.drop import DropPath
 
 from vitlet.errors import VitletError
-from vitlet.models.factory import build_model, data_statistics, find_models
+from vitlet.models.factory import build_model, data_statistics, find_models, patch_size
 
 
 @pytest.mark.parametrize("in_chans", [1, 3, 5])
@@ -92,3 +92,17 @@ def test_the_list_has_only_networks_that_can_be_used() -> None:
     assert not any(name.startswith("coat_") for name in names)
     with pytest.raises(VitletError, match="no model matches 'coat_tiny'"):
         find_models("coat_tiny")
+
+
+def test_patches_are_those_of_the_model_not_of_its_name() -> None:
+    small = {"embed_dim": 24, "depth": 1, "num_heads": 2}
+    built, _ = build_model(
+        "vit_tiny_patch16_224", num_classes=2, img_size=(32, 48), model_kwargs=small | {"patch_size": 4}
+    )
+    assert patch_size(built) == (4, 4)
+    built, _ = build_model(
+        "vit_tiny_patch16_224", num_classes=2, img_size=(32, 48), model_kwargs=small | {"patch_size": (8, 4)}
+    )
+    assert patch_size(built) == (8, 4)
+    built, _ = build_model("resnet18", num_classes=2)
+    assert patch_size(built) is None

@@ -422,7 +422,9 @@ def corner_lists(root: Path) -> list[list[int]]:
     return [[x, y, x + width, y + height] for x, y, width, height in boxes]
 
 
-def test_a_whole_run(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_whole_run(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = tmp_path / "run"
     flags = [word for key, value in SMALL.items() for word in (f"--{key.replace('_', '-')}", str(value))]
     assert main(["detect", "train", str(data), *flags, "--output", str(run)]) == 0
@@ -440,7 +442,17 @@ def test_a_whole_run(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert [Path(each["picture"]).name for each in found] == ["0.png", "0-2.png"]
     for each in found:
         with Image.open(each["picture"]) as picture:
-            assert picture.size == (64, 48)
+            assert picture.height > 48  # below the picture, how many are left out
+        assert each["drawn"] == 30 < len(each["objects"])
+    monkeypatch.setattr("vitlet.transfer.detection.predict.MOST_DRAWN", len(found[0]["objects"]))
+    whole = ["detect", "predict", str(run), images[0], "--score", "0", "--output", str(tmp_path / "whole")]
+    assert main(whole) == 0
+    assert "drawn" not in capsys.readouterr().out
+    with Image.open(tmp_path / "whole" / "0.png") as picture:
+        assert picture.size == (64, 48)
+    monkeypatch.setattr("vitlet.transfer.detection.predict.MOST_DRAWN", 2)
+    assert main(whole) == 0
+    assert f"(2 surest of {len(found[0]['objects'])} drawn)" in capsys.readouterr().out
     own = tmp_path / "own" / "0.png"
     own.parent.mkdir()
     own.write_bytes(Path(images[0]).read_bytes())

@@ -272,8 +272,14 @@ def test_a_whole_run(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     image = str(data / "val/images/0.png")
     assert main(["segment", "predict", str(run), image, "--output", str(picture.parent)]) == 0
     with Image.open(picture) as drawn, Image.open(picture.with_name("0-mask.png")) as mask:
-        assert drawn.width == 64
-        assert drawn.height > 48  # the names stand below
+        factor = 4  # small images are enlarged, so that the words have room
+        assert drawn.width == 2 * factor * 64 + 4  # the image itself, and beside it the classes
+        assert factor * 48 < drawn.height <= factor * 48 * 4 / 3 + 6  # the names are below
+        with Image.open(image) as original:
+            shown = np.asarray(drawn)[: factor * 48 : factor, : factor * 64 : factor]
+            assert np.array_equal(shown, np.asarray(original.convert("RGB")))
+        beside = np.asarray(drawn)[: factor * 48 : factor, factor * 64 + 4 :: factor]
+        assert not np.array_equal(shown, beside)
         assert mask.mode == "P"
         assert mask.size == (64, 48)
         assert np.asarray(mask).max() < 3

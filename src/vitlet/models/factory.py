@@ -112,6 +112,13 @@ def data_statistics(model: nn.Module, in_chans: int) -> tuple[list[float], list[
     return [sum(mean) / len(mean)] * in_chans, [sum(std) / len(std)] * in_chans
 
 
+def patch_size(model: Any) -> tuple[int, int] | None:
+    """Height and width of the patches that a model cuts images into, whatever its name says; None without patches."""
+    embed = getattr(model, "patch_embed", None)
+    size, grid = getattr(embed, "img_size", None), getattr(embed, "grid_size", None)
+    return None if not size or not grid else (size[0] // grid[0], size[1] // grid[1])
+
+
 def describe_for_timm(
     model: nn.Module,
     arguments: Mapping[str, Any],

@@ -24,6 +24,12 @@ OPACITY = 0.45
 LETTERS = 40
 """Of a class's name on a picture."""
 
+READABLE = 256
+"""Longer side in pixels below which images beside a legend are enlarged, so that there is room for its words."""
+
+GAP = 4
+"""Pixels between images side by side."""
+
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 Shade = tuple[int, int, int]
 
@@ -101,20 +107,43 @@ def with_boxes(
     return picture
 
 
-def with_legend(pixels: Pixels, names: Sequence[str], shades: Sequence[Shade]) -> Image.Image:
-    """The image, and below it the names of its colours."""
-    height, width = pixels.shape[:2]
-    size = max(11, min(height, width) // 25)
+def with_note(picture: Image.Image, text: str) -> Image.Image:
+    """The picture, and a line of text below it."""
+    size = max(11, min(picture.size) // 30)
     font = ImageFont.load_default(size)
-    columns = max(1, width // (12 * size))
-    rows = -(-len(names) // columns)
-    picture = Image.new("RGB", (width, height + rows * (size + 6) + 4), "white")
-    picture.paste(Image.fromarray(pixels), (0, 0))
+    width = max(picture.width, round(font.getlength(text)) + 8)
+    noted = Image.new("RGB", (width, picture.height + size + 8), "white")
+    noted.paste(picture, (0, 0))
+    ImageDraw.Draw(noted).text((4, picture.height + 3), text, fill="black", font=font)
+    return noted
+
+
+def with_legend(images: Sequence[Pixels], names: Sequence[str], shades: Sequence[Shade]) -> Image.Image:
+    """Images of one size side by side, small ones enlarged, and below them the names of the colours.
+
+    The legend has at most a third of the images' height; names beyond that are counted.
+    """
+    factor = max(1, -(-READABLE // max(images[0].shape[:2])))
+    height, width = (factor * side for side in images[0].shape[:2])
+    size = max(12, min(height, width) // 30)
+    font = ImageFont.load_default(size)
+    words = [printable(name, LETTERS) for name in names]
+    wide, line = round(max(map(font.getlength, words))) + size + 16, size + 6
+    whole = max(len(images) * (width + GAP) - GAP, wide)
+    columns = whole // wide
+    room = columns * max(1, height // 3 // line)
+    named = len(words) if len(words) <= room else room - 1
+    words[named:] = [f"and {len(words) - named} more"] if named < len(words) else []
+    picture = Image.new("RGB", (whole, height + -(-len(words) // columns) * line + 6), "white")
+    for place, image in enumerate(images):
+        enlarged = Image.fromarray(image).resize((width, height), Image.Resampling.NEAREST)
+        picture.paste(enlarged, (place * (width + GAP), 0))
     draw = ImageDraw.Draw(picture)
-    for place, (name, shade) in enumerate(zip(names, shades, strict=True)):
-        x, y = place % columns * (width // columns) + 3, height + place // columns * (size + 6) + 3
-        draw.rectangle((x, y, x + size, y + size), fill=shade)
-        draw.text((x + size + 4, y), printable(name, LETTERS), fill="black", font=font)
+    for place, word in enumerate(words):
+        x, y = place % columns * wide + 3, height + place // columns * line + 5
+        if place < named:
+            draw.rectangle((x, y, x + size, y + size), fill=shades[place])
+        draw.text((x + size + 4, y), word, fill="black", font=font)
     return picture
 
 

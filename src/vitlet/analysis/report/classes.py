@@ -106,7 +106,10 @@ def _class_table(record: RunRecord, predictions: Predictions) -> dict[str, Any]:
             interval = Number(accuracy.low, f"{accuracy.low:.0f} to {accuracy.high:.0f}")
         precision = number(100 * right / guessed if guessed else None)
         rows.append([name, number(count, "d"), value, interval, precision, mostly])
-    return {"head": ["class", "images", "right %", "95 % interval", "precision %", "mostly taken for"], "rows": rows}
+    return {
+        "head": ["class", "images", "accuracy (%)", "95 % interval", "precision (%)", "mostly taken for"],
+        "rows": rows,
+    }
 
 
 def reliabilities(runs: Sequence[Examined]) -> Panels:

@@ -23,6 +23,9 @@ from vitlet.tasks.task import Places
 EXPLANATIONS = 4
 """Explained images that are shown, of each run."""
 
+ZOOMED = 320
+"""Longer side of explained images in pixels: they are shown smaller until somebody enlarges them."""
+
 ROWS, COLUMNS, SIDE = 20, 8, 64
 """Of the mosaic: classes at most, images of each, pixels of an image."""
 
@@ -91,14 +94,20 @@ def looks(runs: Sequence[Examined]) -> list[dict[str, Any]]:
 
 def _look(explanation: Explanation, truth: str) -> dict[str, Any]:
     """One image: itself with its class, evidence, rollout, attention of the last layer."""
-    seen = _seen(explanation.pixels, 160)
-    name, probability = explanation.guess or ("image", None)
-    maps = {"evidence for it": explanation.evidence, "attention rollout": explanation.rollout}
+    seen = _seen(explanation.pixels, ZOOMED)
+    name, probability = explanation.guess or ("", None)
+    maps = {f"class activation map: {name}": explanation.evidence, "attention rollout": explanation.rollout}
     if explanation.received:
         maps["attention, last layer"] = explanation.received[-1].mean(0)
-    figures = [(_figure(overlay(seen, values)), title) for title, values in maps.items() if values is not None]
+    figures = [(picture(overlay(seen, values), title), title) for title, values in maps.items() if values is not None]
     sure = "" if probability is None else f" {probability:.0%}"
-    return {"picture": _figure(seen), "guess": name, "sure": sure, "truth": truth, "figures": figures}
+    return {
+        "picture": picture(seen, "the image that the model saw"),
+        "guess": name,
+        "sure": sure,
+        "truth": truth,
+        "figures": figures,
+    }
 
 
 def localization(runs: Sequence[Examined]) -> list[dict[str, Any]]:
@@ -115,17 +124,17 @@ def localization(runs: Sequence[Examined]) -> list[dict[str, Any]]:
 
 def _localized(pixels: Any, places: Places) -> dict[str, Any]:
     """Where tokens are and where the head puts them, in pixels of the picture; and the errors."""
-    seen, error = _seen(pixels, 240), places.error[0]
+    seen, error = _seen(pixels, ZOOMED), places.error[0]
     scale = np.array([seen.height, seen.width]) / np.array(places.sides)
     true, predicted = (
         np.round((each[0].numpy() + 0.5) * scale, 1).tolist() for each in (places.true, places.predicted)
     )
     return {
-        "picture": _figure(seen),
+        "picture": picture(seen, "the image that the model saw"),
         "tokens": list(zip(true, predicted, strict=True)),
         "origin": None if places.origin is None else true[places.origin],
-        "radius": f"{min(3.5, 0.14 * scale.min()):.1f}",
-        "errors": _figure(overlay(seen, error.view(places.sides))),
+        "radius": f"{min(0.015 * ZOOMED, 0.14 * scale.min()):.1f}",
+        "errors": picture(overlay(seen, error.view(places.sides)), "error at each token"),
         "caption": f"error {float(error.mean()):.2f} cells, largest {float(error.max()):.2f}",
     }
 
@@ -133,10 +142,6 @@ def _localized(pixels: Any, places: Places) -> dict[str, Any]:
 def _seen(pixels: Any, side: int) -> Image.Image:
     """What the network saw, ``(height, width, 3)`` in 0..1, as a picture."""
     return thumbnail(Image.fromarray((np.clip(pixels, 0, 1) * 255).round().astype(np.uint8)), side)
-
-
-def _figure(image: Image.Image) -> Picture:
-    return picture(image, "what the network looks at")
 
 
 def distances(runs: Sequence[Examined]) -> Markup | None:

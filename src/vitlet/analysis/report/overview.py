@@ -22,7 +22,7 @@ def result(runs: Sequence[Examined]) -> dict[str, Any]:
 def _card(run: Examined) -> dict[str, Any]:
     record, config = run.record, run.record.config
     card: dict[str, Any] = {"run": run, "state": record.state, "progress": record.progress(), "big": None}
-    facts = [("model", config.model), ("parameters", _parameters(run))]
+    facts = [("model", config.model), ("images", _input(run)), ("parameters", _parameters(run))]
     if record.scores is not None:
         split, numbers = record.scores
         accuracy = record.accuracy(split)
@@ -36,12 +36,20 @@ def _card(run: Examined) -> dict[str, Any]:
         facts += [("loss", f"{numbers['loss']:.3f}")]
     if (error := _calibration_error(run)) is not None:
         facts.append(("ECE", f"{error:.1f} %"))
-    facts.append(("tasks", _tasks(record) or "labels only"))
+    facts.append(("tasks", _tasks(record) or "none"))
     if record.best is not None and job_class(config).labelled:
         facts.append(("best epoch", str(record.best["epoch"])))
     if record.speed is not None:
         facts.append(("training", f"{record.speed:,.0f} images/s"))
     return card | {"facts": facts}
+
+
+def _input(run: Examined) -> str:
+    """The sizes that the model has, whatever its name says: ``32 × 32 px, patches of 4 × 4 px``."""
+    size = run.record.config.img_size
+    parts = [] if size is None else [f"{size[0]} × {size[1]} px"]
+    parts += [] if run.patch is None else [f"patches of {run.patch[0]} × {run.patch[1]} px"]
+    return ", ".join(parts) or "of any size"
 
 
 def _parameters(run: Examined) -> str:
@@ -77,7 +85,7 @@ def comparison(runs: Sequence[Examined]) -> dict[str, Any] | None:
         [
             Keyed(run.colour, run.name),
             run.record.state,
-            run.record.config.model,
+            f"{run.record.config.model}, {_input(run)}",
             _tasks(run.record) or "none",
             _interval(run.record.accuracy("test")),
             _interval(run.record.accuracy("val")),

@@ -14,8 +14,10 @@ from vitlet.analysis.explain import Explainer, Explanation
 from vitlet.analysis.report.record import RunRecord
 from vitlet.data.images import Dataset, ImageSet
 from vitlet.errors import VitletError
+from vitlet.models.factory import patch_size
 from vitlet.pictures import spaced
 from vitlet.training.jobs import job_class
+from vitlet.values import ImageSize
 
 EXPLAINED = 8
 """Images that are explained, evenly spaced; attention distances are means over them."""
@@ -65,12 +67,13 @@ class Predictions:
 class Examined:
     """What could be found out about a run with its network and data; ``left_out`` says what could not, and why.
 
-    ``colour`` is the number of its colour in the report.
+    ``colour`` is the number of its colour in the report, ``patch`` the height and width of the model's patches.
     """
 
     record: RunRecord
     colour: int
     parameters: int | None = None
+    patch: ImageSize | None = None
     dataset: Dataset | None = None
     predictions: Predictions | None = None
     explanations: list[Explanation] = field(default_factory=list)
@@ -97,6 +100,7 @@ def examine(record: RunRecord, colour: int, *, most: int, device: str) -> Examin
     try:
         explainer = Explainer.load(record.path, device=device)
         found.parameters = sum(parameter.numel() for parameter in explainer.model.parameters())
+        found.patch = patch_size(explainer.model)
     except VitletError as problem:
         found.left_out.append(str(problem))
     try:

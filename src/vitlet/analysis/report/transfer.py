@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitlet.analysis.report.curves import curves
-from vitlet.analysis.report.page import Section, write_page
+from vitlet.analysis.report.document import Section, write_page
 from vitlet.analysis.report.record import AnyRecord, read_run, run_names
 from vitlet.analysis.report.rendering import Number, number
 from vitlet.config import BaseConfig, RunConfig
@@ -39,7 +39,7 @@ def report_transfer(runs: Sequence[Path], output: Path) -> Path:
         Section("Curves", "curves.html", curves(records)),
         Section("By class", "table.html", _classes(records)),
     ]
-    write_page(output, [record.name for record in records], sections)
+    write_page(output, "Report: " + ", ".join(record.name for record in records), sections, several=len(records) > 1)
     return output
 
 

@@ -20,7 +20,9 @@ def _score(text: str) -> float:
 
 def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
     """How many objects there are, then a line for each."""
-    yield f"{answer['image']}: {len(answer['objects'])} objects, picture {answer['picture']}"
+    count, drawn = len(answer["objects"]), answer["drawn"]
+    part = f" ({drawn} surest of {count} drawn)" if drawn < count else ""
+    yield f"{answer['image']}: {count} objects, picture {answer['picture']}{part}"
     for thing in answer["objects"]:
         left, top, right, bottom = (round(side) for side in thing["box"])
         yield f"  {thing['class']} {thing['score']:.2f} from {left},{top} to {right},{bottom}"

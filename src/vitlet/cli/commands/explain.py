@@ -1,4 +1,4 @@
-"""What a network looks at: attention by layer and head, rollout, evidence for its class, and where the run's
+"""What a network looks at: attention by layer and head, rollout, class activation map, and where the run's
 localization head puts the tokens. What a network does not have is left out, and said."""
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from vitlet.errors import VitletError
 def run(words: list[str]) -> int:
     """Run the command."""
     parser = Parser("vitlet report", __doc__)
-    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="run folders; or one study, for its tables")
+    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="run folders; or one study")
     about = "the HTML file [RUN/report.html, or report.html here]; of a study, a folder"
     parser.add_argument("--output", metavar="FILE", type=Path, help=about)
     parser.add_argument("--images", metavar="N", type=int, default=5000, help="predict at most so many images [5000]")

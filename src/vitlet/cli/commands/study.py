@@ -77,7 +77,7 @@ def _run(study: Study, place: StudyPaths, chosen: argparse.Namespace) -> int:
 
         board.say(f"{which_numbers(study, records)}:")
         print_rows(summarise(study, records))
-        board.say(f"tables and pictures: vitlet report {reported}")
+        board.say(f"page, tables and pictures: vitlet report {reported}")
     return 1 if progress.failed or absent else 0
 
 

@@ -18,6 +18,7 @@ from vitlet.data.decode import FORMATS, decode_image, open_image
 from vitlet.errors import VitletError, first_line
 from vitlet.inference.exported import is_export
 from vitlet.inference.predict import Predictor, most_likely
+from vitlet.models.factory import patch_size
 from vitlet.pictures.pixels import data_uri
 from vitlet.tasks.task import Places
 
@@ -63,12 +64,13 @@ class ServedModel:
 
     def about(self) -> dict[str, Any]:
         """For the page, before any image."""
-        predictor = self.predictor
+        predictor, patch = self.predictor, patch_size(self.predictor.model)
         return {
             "run": self.name,
             "model": predictor.config.model,
             "classes": list(predictor.classes),
             "image_size": list(predictor.preprocess.size),
+            "patch_size": patch and list(patch),
             "temperature": predictor.temperature,
             "notes": list(predictor.notes),
         }

@@ -2,7 +2,7 @@
 
 const LARGEST_KEPT = 40; // results on the page
 const AT_ONCE = 2; // images on their way
-const SIDE = 288; // pixels of a drawn map
+const SIDE = 320; // pixels of the longer side of a drawn map
 const place = (id) => document.getElementById(id);
 const waiting = [];
 let limits = { upload_bytes: 0, pixels: 0 };
@@ -17,6 +17,21 @@ function make(tag, text, name) {
   return element;
 }
 
+/** A model's name: it may be broken after a sign that joins its parts, not in mid-word. */
+function parted(text) {
+  const whole = make("span", "", "parted");
+  for (const piece of text.split(/(?<=[-_./+])/)) whole.append(piece, document.createElement("wbr"));
+  return whole;
+}
+
+/** What is known of a run before any image: the sizes that its model has, whatever the name says. */
+function describe(run) {
+  const line = make("p", `${run.run}: `);
+  const patch = run.patch_size ? `, patches of ${run.patch_size.join(" × ")} px` : "";
+  line.append(parted(run.model), `, images of ${run.image_size.join(" × ")} px${patch}, ${run.classes.length} classes`);
+  return line;
+}
+
 function say(text) {
   place("message").textContent = text;
   place("message").hidden = !text;
@@ -25,7 +40,7 @@ function say(text) {
 async function start() {
   const about = await (await fetch("/api/runs")).json();
   limits = about.limits;
-  place("served").textContent = about.runs.map((run) => `${run.run}: ${run.model}, ${run.classes.length} classes`).join(" · ");
+  place("served").replaceChildren(...about.runs.map(describe));
   place("limits").textContent =
     `up to ${Math.round(limits.upload_bytes / 2 ** 20)} MB and ${Math.round(limits.pixels / 1e6)} million pixels each`;
   const notes = about.runs.flatMap((run) => run.notes);
@@ -97,19 +112,28 @@ async function show(answer) {
     row.append(fill, make("span", guess.class), make("span", `${(100 * guess.probability).toFixed(1)} %`, "number"));
     list.append(row);
   }
-  part.append(list);
+  const parts = make("div", "", "parts");
+  parts.append(list);
+  part.append(parts);
   if (answer.seen) {
     const seen = new Image();
     seen.src = answer.seen;
     await seen.decode();
     const maps = make("div", "", "maps");
-    if (answer.maps.class_map) maps.append(figure(`evidence for ${answer.classes[0].class}`, seen, (c) => heat(c, answer.maps.class_map)));
+    if (answer.maps.class_map) maps.append(figure(`class activation map: ${answer.classes[0].class}`, seen, (c) => heat(c, answer.maps.class_map)));
     if (answer.maps.attention) maps.append(figure("attention", seen, (c) => heat(c, answer.maps.attention)));
     const places = answer.maps.places;
     if (places) {
-      maps.append(figure("places: ○ true, ● predicted", seen, (c) => locate(c, places)));
+      maps.append(figure("token positions: ○ true, ● predicted", seen, (c) => locate(c, places)));
     }
-    part.append(maps);
+    const column = make("div");
+    column.append(maps);
+    if (answer.maps.class_map || answer.maps.attention) {
+      const legend = make("p", "smallest value ", "soft legend");
+      legend.append(make("span", "", "ramp"), " largest value of the map. A click enlarges a map.");
+      column.append(legend);
+    }
+    if (maps.children.length) parts.append(column);
   }
   if (answer.left_out && answer.left_out.length) {
     const left = document.createElement("details");
@@ -121,15 +145,35 @@ async function show(answer) {
   return part;
 }
 
-function figure(caption, seen, draw) {
-  const whole = document.createElement("figure");
+function drawn(side, caption, seen, draw) {
   const canvas = document.createElement("canvas");
-  canvas.width = SIDE;
-  canvas.height = Math.round((SIDE * seen.naturalHeight) / seen.naturalWidth);
+  const scale = side / Math.max(seen.naturalWidth, seen.naturalHeight);
+  canvas.width = Math.max(1, Math.round(scale * seen.naturalWidth));
+  canvas.height = Math.max(1, Math.round(scale * seen.naturalHeight));
   canvas.getContext("2d").drawImage(seen, 0, 0, canvas.width, canvas.height);
-  canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", caption);
   draw(canvas);
+  return canvas;
+}
+
+/** A map under its caption; a click, or Enter, draws it again as large as the screen allows. */
+function figure(caption, seen, draw) {
+  const whole = document.createElement("figure");
+  const canvas = drawn(SIDE, caption, seen, draw);
+  const enlarge = () => {
+    const large = drawn(Math.round(0.8 * Math.min(innerWidth, innerHeight)), caption, seen, draw);
+    large.setAttribute("role", "img");
+    place("zoom").replaceChildren(large, make("p", caption));
+    place("zoom").showModal();
+  };
+  canvas.setAttribute("role", "button");
+  canvas.tabIndex = 0;
+  canvas.addEventListener("click", enlarge);
+  canvas.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    enlarge();
+  });
   whole.append(canvas, make("figcaption", caption));
   return whole;
 }
@@ -211,6 +255,7 @@ function shoot() {
   canvas.toBlob((blob) => take([new File([blob], "camera.jpg", { type: "image/jpeg" })]), "image/jpeg", 0.95);
 }
 
+place("zoom").addEventListener("click", () => place("zoom").close());
 place("choose").addEventListener("click", () => place("files").click());
 place("files").addEventListener("change", (event) => {
   take(event.target.files);

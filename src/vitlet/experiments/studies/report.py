@@ -1,4 +1,4 @@
-"""A study as tables (Markdown, CSV, LaTeX) and pictures, beside the papers' numbers."""
+"""A study as a page (HTML), tables (Markdown, CSV, LaTeX) and pictures, beside the papers' numbers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from vitlet.errors import VitletError
 from vitlet.experiments.studies.definition import Cell, Study, read_study
+from vitlet.experiments.studies.page import write_study_page
 from vitlet.experiments.studies.pictures import draw_curves, draw_gains, draw_sizes
 from vitlet.experiments.studies.records import Record, finished_cells, records_folder
 from vitlet.experiments.studies.statistics import Row, accuracies, summarise
@@ -24,7 +25,7 @@ def is_study(path: Path) -> bool:
 
 
 def report_study(path: Path, output: Path | None = None) -> list[Path]:
-    """Write the tables and pictures of a study; returns the files."""
+    """Write the page, the tables and the pictures of a study; returns the files."""
     file = path if path.is_file() else path / "study.yaml"
     study = read_study(file)
     own = records_folder(file)
@@ -36,7 +37,9 @@ def report_study(path: Path, output: Path | None = None) -> list[Path]:
         raise VitletError(f"no cell of the study {study.name} has an accuracy: there is nothing to compare.")
     folder = output or own / "report"
     if folder.is_file() or folder.suffix == ".html":
-        raise VitletError(f"the report of a study is a folder of tables and pictures; {folder} is no name for one.")
+        raise VitletError(
+            f"the report of a study is a folder of a page, tables and pictures; {folder} is no name for one."
+        )
     folder.mkdir(parents=True, exist_ok=True)
     tables = {"md": markdown(study, rows, records), "csv": comma_separated(rows), "tex": latex(rows)}
     for suffix, text in tables.items():
@@ -44,7 +47,9 @@ def report_study(path: Path, output: Path | None = None) -> list[Path]:
     pictures = [draw_gains(study, rows, folder / "gains.png"), draw_curves(study, records, folder / "curves.png")]
     if len(study.fractions) > 1:
         pictures.append(draw_sizes(study, rows, folder / "sizes.png"))
-    return [*(folder / f"table.{suffix}" for suffix in tables), *(path for path in pictures if path.is_file())]
+    lines = [f"{which_numbers(study, records)}.", f"vitlet study {study.name}, {_origin(study, records)}."]
+    page = write_study_page(folder / "report.html", study, rows, records, lines)
+    return [page, *(folder / f"table.{suffix}" for suffix in tables), *(path for path in pictures if path.is_file())]
 
 
 def as_texts(rows: Sequence[Row]) -> list[dict[str, str]]:
@@ -96,11 +101,17 @@ def print_rows(rows: Sequence[Row]) -> None:
     Console(width=max(Console().width, 140)).print(table)
 
 
-def markdown(study: Study, rows: Sequence[Row], records: Mapping[Cell, Record]) -> str:
-    """The table with what is needed to read it, by the template ``table.md.jinja``."""
+def _origin(study: Study, records: Mapping[Cell, Record]) -> str:
+    """How many cells there are, when and on which machines they were run."""
     made_by = [record.made_by for record in records.values()]
     made = sorted({f"{each.get('processor', '')}, torch {each.get('torch', '')}" for each in made_by})
     dates = sorted(each.get("date", "") for each in made_by)
+    total = sum(1 for _ in study.cells())
+    return f"{len(records)} of {total} cells; {dates[0]} to {dates[-1]}; {'; '.join(made)}"
+
+
+def markdown(study: Study, rows: Sequence[Row], records: Mapping[Cell, Record]) -> str:
+    """The table with what is needed to read it, by the template ``table.md.jinja``."""
     texts = as_texts(rows)
     for row, each in zip(rows, texts, strict=True):
         if row.gain is not None and row.gain.excludes_zero:
@@ -108,8 +119,8 @@ def markdown(study: Study, rows: Sequence[Row], records: Mapping[Cell, Record]) 
     template: Template = Template(
         Path(__file__).with_name("table.md.jinja").read_text(encoding="utf-8"), trim_blocks=True
     )
-    what, total = which_numbers(study, records), sum(1 for _ in study.cells())
-    return template.render(study=study, records=records, what=what, total=total, made=made, dates=dates, texts=texts)
+    what, origin = which_numbers(study, records), _origin(study, records)
+    return template.render(study=study, what=what, origin=origin, texts=texts)
 
 
 def comma_separated(rows: Sequence[Row]) -> str:

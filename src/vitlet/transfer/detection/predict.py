@@ -12,7 +12,7 @@ from torch import Tensor
 from vitlet.data.decode import read_image
 from vitlet.errors import VitletError
 from vitlet.pictures import beside, free_name, make_folder
-from vitlet.pictures.pixels import as_pixels, colour, with_boxes, with_mask
+from vitlet.pictures.pixels import as_pixels, colour, with_boxes, with_mask, with_note
 from vitlet.training.distributed import World
 from vitlet.training.evaluate import nothing
 from vitlet.transfer.common.loading import shared_out
@@ -23,6 +23,9 @@ from vitlet.transfer.detection.masks import encode
 from vitlet.transfer.detection.metrics import DetectionScores, average_precision, detections
 from vitlet.transfer.detection.samples import DetectionSamples, Resizing, make_sides
 from vitlet.transfer.detection.settings import DetectConfig
+
+MOST_DRAWN = 30
+"""Objects that are drawn on a picture: with more, the boxes hide each other."""
 
 
 class Detector(DensePredictor):
@@ -107,8 +110,10 @@ class Detector(DensePredictor):
             sure = found["scores"] >= score
             found = {key: value[sure].cpu() for key, value in found.items()}
             picture = free_name(folder / f"{path.stem}.png", taken)
+            objects = self._objects(found)
             self._draw(read_image(path, 3), found).save(picture)
-            answers.append({"image": str(path), "picture": str(picture), "objects": self._objects(found)})
+            drawn = min(len(objects), MOST_DRAWN)
+            answers.append({"image": str(path), "picture": str(picture), "drawn": drawn, "objects": objects})
         return answers
 
     def _objects(self, found: Mapping[str, Tensor]) -> list[dict[str, Any]]:
@@ -124,7 +129,10 @@ class Detector(DensePredictor):
         return objects
 
     def _draw(self, image: Tensor, found: Mapping[str, Tensor]) -> Any:
-        pixels = as_pixels(image)
+        """The surest objects; below the picture, how many more there are."""
+        left_out = len(found["scores"]) - MOST_DRAWN
+        surest = found["scores"].argsort(descending=True, stable=True)[:MOST_DRAWN]
+        pixels, found = as_pixels(image), {key: value[surest] for key, value in found.items()}
         shades = [colour(label) for label in found["labels"].tolist()]
         for index, shade in enumerate(shades):
             if "masks" in found:
@@ -133,4 +141,5 @@ class Detector(DensePredictor):
             f"{self.classes[label - 1]} {score:.2f}"
             for label, score in zip(found["labels"].tolist(), found["scores"].tolist(), strict=True)
         ]
-        return with_boxes(pixels, found["boxes"].tolist(), words, shades)
+        picture = with_boxes(pixels, found["boxes"].tolist(), words, shades)
+        return picture if left_out <= 0 else with_note(picture, f"{left_out} more objects, less sure, are not drawn")

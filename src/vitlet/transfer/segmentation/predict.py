@@ -118,11 +118,13 @@ class Segmenter(DensePredictor):
         return answers
 
     def _draw(self, pixels: Tensor, answer: Tensor) -> Image.Image:
-        """The classes tinted over the image, their names below it."""
-        tinted, present = as_pixels(pixels), sorted(set(answer.flatten().tolist()))
+        """The image, beside it the classes tinted over it, and below their names, the largest first."""
+        tinted, counts = as_pixels(pixels), torch.bincount(answer.flatten(), minlength=len(self.classes))
+        present = [index for index in counts.argsort(descending=True, stable=True).tolist() if counts[index]]
         for index in present:
             tinted = with_mask(tinted, answer == index, colour(index))
-        return with_legend(tinted, [self.classes[index] for index in present], [colour(index) for index in present])
+        names, shades = [self.classes[index] for index in present], [colour(index) for index in present]
+        return with_legend([as_pixels(pixels), tinted], names, shades)
 
 
 def _save_mask(answer: Tensor, classes: int, path: Path) -> None:

@@ -5,6 +5,58 @@
     (!root.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
   document.getElementById("theme").addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; });
 
+  // Sections: on a phone all but the first are folded; a link to one unfolds it, and paper has them all.
+  const parts = [...document.querySelectorAll("details.part")];
+  if (matchMedia("(max-width: 40rem)").matches) for (const part of parts.slice(1)) part.open = false;
+  const reveal = (id) => {
+    const part = document.getElementById(id)?.querySelector("details.part");
+    if (part) part.open = true;
+  };
+  for (const link of document.querySelectorAll("nav a")) link.addEventListener("click", () => reveal(link.hash.slice(1)));
+  addEventListener("hashchange", () => reveal(location.hash.slice(1)));
+  addEventListener("beforeprint", () => { for (const part of parts) part.open = true; });
+  reveal(location.hash.slice(1));
+
+  // What is too wide scrolls by itself, says so, and fades where it goes on.
+  const look = (box) => {
+    const rest = box.scrollWidth - box.clientWidth;
+    box.classList.toggle("scrolls", rest > 1);
+    box.classList.toggle("more", rest - box.scrollLeft > 1);
+  };
+  const resized = new ResizeObserver((entries) => { for (const entry of entries) look(entry.target); });
+  for (const box of document.querySelectorAll(".wide")) {
+    const hint = document.createElement("p");
+    hint.className = "hint";
+    hint.textContent = "Scroll sideways to see all of it →";
+    box.before(hint);
+    box.addEventListener("scroll", () => look(box), { passive: true });
+    resized.observe(box);
+  }
+
+  // Pictures: a click, or Enter, shows one as large as the screen allows.
+  const zoom = document.getElementById("zoom");
+  zoom.addEventListener("click", () => zoom.close());
+  for (const picture of document.querySelectorAll(".zoom")) {
+    const enlarge = () => {
+      const large = picture.cloneNode(true);
+      large.classList.remove("zoom");
+      for (const name of ["tabindex", "role"]) large.removeAttribute(name);
+      const caption = picture.closest("figure").querySelector("figcaption");
+      const words = document.createElement("div");
+      words.append(...[...caption.childNodes].map((node) => node.cloneNode(true)));
+      zoom.replaceChildren(large, words);
+      zoom.showModal();
+    };
+    picture.tabIndex = 0;
+    picture.setAttribute("role", "button");
+    picture.addEventListener("click", enlarge);
+    picture.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      enlarge();
+    });
+  }
+
   // Tables: a click on a head sorts by its column, another one the other way round; empty values stay last.
   const key = (row, column) => {
     const cell = row.cells[column];
