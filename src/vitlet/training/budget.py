@@ -8,7 +8,7 @@ another speed than in the test does the loop plan again, see `Clock`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,6 +21,7 @@ from vitlet.config import BaseConfig
 from vitlet.errors import VitletError
 from vitlet.training.clock import Sizes, Stopwatch, budget_seconds
 from vitlet.training.distributed import World
+from vitlet.training.job import Job
 from vitlet.training.jobs import ImageJob
 from vitlet.training.optim import make_autocast, make_optimizer
 from vitlet.training.progress import duration
@@ -79,6 +80,11 @@ def planned_job(job: ImageJob, world: World, watch: Stopwatch) -> tuple[ImageJob
     planned = job.rebuilt(**settings, autotune=False)
     planned.speed = speed
     return planned, f"speed test: {line}"
+
+
+def left_open(job: Job) -> tuple[str, ...]:
+    """The settings of a new run that its speed test will find."""
+    return (*PLANNED, "autotune") if isinstance(job, ImageJob) and (job.asked.is_open or job.asked.autotune) else ()
 
 
 def planned_settings(run: Path) -> dict[str, Any]:
@@ -141,6 +147,29 @@ def last_epoch_in_time(state: State, config: BaseConfig, sizes: Sizes | None, wa
     )
     cost = clock.pace * (sum(costs) / len(costs) if costs else next(iter(clock.costs.values())))
     return state.epoch + max(1, round(left / (cost * state.steps)))
+
+
+def count_time(
+    state: State,
+    size: tuple[int, int],
+    size_at: Callable[[float], tuple[int, int]] | None,
+    first: int,
+    seconds: float,
+) -> None:
+    """Compare the time of an epoch's steps with what the speed test promised.
+
+    Args:
+        state: at the end of the epoch.
+        size: of the images.
+        size_at: their size by the epoch, where they grow.
+        first: the step from which on the time was taken.
+        seconds: that these steps took.
+    """
+    clock, steps = state.clock, state.steps
+    if clock.costs:
+        sizes = (size_at(state.epoch + step / steps) if size_at else size for step in range(first, steps))
+        clock.expected += sum(clock.costs.get(each, 0.0) for each in sizes)
+        clock.trained += seconds
 
 
 def measure_speed(job: ImageJob) -> Speed:

@@ -41,11 +41,8 @@ from vitlet.training.job import Batches, Job
 from vitlet.training.loaders import training_batches
 from vitlet.training.mixing import Mixing
 from vitlet.training.optim import make_autocast
-from vitlet.training.summaries import accuracy_verdict
+from vitlet.training.summaries import accuracy_verdict, few_images
 from vitlet.training.terms import make_balance, make_terms
-
-FEWEST_PER_CLASS, USUAL_CLASSES = 5, 10
-"""Training images of a class, below which a run says how few there are; and classes of images without labels."""
 
 
 class ImageJob(Job):
@@ -388,15 +385,6 @@ class PretrainJob(ImageJob):
     def test(self, world: World) -> NoReturn:
         """Frozen features are measured by `vitlet probe`."""
         raise AssertionError("a pre-training is not tested")
-
-
-def few_images(dataset: Dataset) -> tuple[str, ...]:
-    """A sentence where there is little to learn from; images without labels count as of `USUAL_CLASSES` classes."""
-    images, classes = len(dataset.train), len(dataset.classes) or USUAL_CLASSES
-    if images >= FEWEST_PER_CLASS * classes:
-        return ()
-    of_classes = f" of {classes} classes: fewer than {FEWEST_PER_CLASS} per class" * bool(dataset.classes)
-    return (f"only {images} training images{of_classes}. Check the data, --fraction and --per-class.",)
 
 
 def job_class(config: RunConfig) -> type[ImageJob]:

@@ -37,7 +37,7 @@ from vitlet.data.images import Dataset
 from vitlet.data.randomness import mix_seed
 from vitlet.errors import InterruptedRunError, LostProcessError, VitletError, first_line
 from vitlet.objective import Outcome
-from vitlet.training.budget import PLANNED, last_epoch_in_time, planned_job, planned_settings
+from vitlet.training.budget import count_time, last_epoch_in_time, left_open, planned_job, planned_settings
 from vitlet.training.clock import Sizes, Stopwatch
 from vitlet.training.distributed import World, joined, local_device, synchronised
 from vitlet.training.evaluate import Scores
@@ -141,7 +141,7 @@ def _train(
     job = find_job(config).build(replace(config, device=local_device(config.device, world)), **options)
     speed_line = ""
     if config.resume == "auto":
-        found = world.by_first(lambda: find_unfinished(job.config, _left_open(job)))
+        found = world.by_first(lambda: find_unfinished(job.config, left_open(job)))
         config = replace(config, resume=None if found is None else str(found))
         if found is not None and isinstance(job, ImageJob):
             job = job.rebuilt(**planned_settings(found))
@@ -166,11 +166,6 @@ def _train(
     finally:
         for run in folders:
             run.close()
-
-
-def _left_open(job: Job) -> tuple[str, ...]:
-    """The settings of a new run that its speed test will find."""
-    return (*PLANNED, "autotune") if isinstance(job, ImageJob) and (job.asked.is_open or job.asked.autotune) else ()
 
 
 def _lost_process(problem: RuntimeError, world: World) -> VitletError | None:
@@ -224,13 +219,8 @@ class Trainer:
         if (speed := getattr(job, "speed", None)) is not None:
             self.state.clock.costs = dict(speed.steps)
         self.notes = self.saver.restore() if resumes else []
-        self.reporter = Reporter(
-            title,
-            epochs=self.last_epoch,
-            steps=self.order.steps,
-            done=self.state.steps_done,
-            silent=not world.first,
-        )
+        steps, done = self.order.steps, self.state.steps_done
+        self.reporter = Reporter(title, epochs=self.last_epoch, steps=steps, done=done, silent=not world.first)
 
     def run(self) -> None:
         """Train until the last epoch, or until someone wants it to stop."""
@@ -298,7 +288,9 @@ class Trainer:
             if due:
                 self.saver.save()
         seconds = time.monotonic() - started
-        self._count_time(first, self.watch.used(self.config) - before)
+        if self.job.pixels is not None:
+            size_at = self._size_at if self.sizes else None
+            count_time(state, self.job.pixels, size_at, first, self.watch.used(self.config) - before)
         rate = self.lr_at(state.clock.planned(state.epoch))
         row: dict[str, Any] = {"epoch": state.epoch + 1, **state.means.over(self.world), "lr": rate}
         last, interval = state.epoch + 1 == self.last_epoch, self.config.val_interval or 1
@@ -350,16 +342,6 @@ class Trainer:
         if state.average is not None:
             state.average.update(state.steps_done)
         return stop, due
-
-    def _count_time(self, first: int, seconds: float) -> None:
-        """Compare the time of an epoch's steps, from the ``first`` on, with what the speed test promised."""
-        clock, steps, size = self.state.clock, self.order.steps, self.job.pixels
-        if not clock.costs or size is None:
-            return
-        for step in range(first, steps):
-            now = self._size_at(self.state.epoch + step / steps) if self.sizes else size
-            clock.expected += clock.costs.get(now, 0.0)
-        clock.trained += seconds
 
     def _norms(self, outcomes: list[Outcome]) -> list[dict[str, float]]:
         """The gradient norms of all micro-batches of the step, in their order whichever process had them."""

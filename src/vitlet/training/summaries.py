@@ -7,8 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from vitlet.config import RunConfig
+from vitlet.data.images import Dataset
 from vitlet.training.evaluate import Scores
 from vitlet.training.job import Batches, Job, learned_from
+
+FEWEST_PER_CLASS, USUAL_CLASSES = 5, 10
+"""Training images of a class, below which a run says how few there are; and classes of images without labels."""
 
 GOOD = 95.0
 """Accuracy from which on nothing further is advised."""
@@ -31,6 +35,15 @@ def opening_lines(job: Job, order: Batches, processes: int) -> list[str]:
         f" {config.learning_rate_rule}",
         f"tasks: {job.chosen_tasks or tasks}",
     ]
+
+
+def few_images(dataset: Dataset) -> tuple[str, ...]:
+    """A sentence where there is little to learn from; images without labels count as of `USUAL_CLASSES` classes."""
+    images, classes = len(dataset.train), len(dataset.classes) or USUAL_CLASSES
+    if images >= FEWEST_PER_CLASS * classes:
+        return ()
+    of_classes = f" of {classes} classes: fewer than {FEWEST_PER_CLASS} per class" * bool(dataset.classes)
+    return (f"only {images} training images{of_classes}. Check the data, --fraction and --per-class.",)
 
 
 def accuracy_verdict(
