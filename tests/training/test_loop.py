@@ -26,9 +26,9 @@ from vitlet.errors import NotFiniteError
 from vitlet.inference.predict import Predictor
 from vitlet.training.evaluate import evaluate
 from vitlet.training.inputs import class_weights
-from vitlet.training.jobs import few_images
 from vitlet.training.loop import train
 from vitlet.training.run_folder import RunFolder, read_rows
+from vitlet.training.summaries import few_images
 
 VIT = {"patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 2}
 DRLOC = TaskConfig(0.5, options={"hidden": 16, "pairs": 8})

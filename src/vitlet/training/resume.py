@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,13 +62,27 @@ def resumed(config: Config, given: Mapping[str, Any]) -> Config:
     return continued(path, given, type(config))
 
 
-def find_unfinished(config: BaseConfig) -> Path | None:
-    """The newest run under ``runs/`` of these very settings, none of them open, that has not come to its end."""
+TIMED = (
+    *("amp", "channels_last", "epochs", "planned_steps", "epoch_repeats", "val_interval"),
+    *("checkpoint_epochs", "warmup_epochs", "mixup_off_epoch"),
+)
+"""Settings that a speed test may find otherwise the next time."""
+
+
+def find_unfinished(config: BaseConfig, measured: Collection[str] = ()) -> Path | None:
+    """The newest run under ``runs/`` of these very settings, none of them open, that has not come to its end.
+
+    Args:
+        config: the settings.
+        measured: those of them that may differ.
+    """
+    asked = {key: value for key, value in config.to_dict().items() if key not in measured}
     found = [path.parent for path in Path("runs").glob(f"{run_name(config)}-*/config.yaml")]
     for path in sorted(found, key=lambda run: (run / "config.yaml").stat().st_mtime, reverse=True):
         try:
             stored = read_config(path, type(config)).to_dict()
-            if not (path / "result.json").is_file() and not differences(stored, config.to_dict(), type(config)):
+            stored = {key: value for key, value in stored.items() if key not in measured}
+            if not (path / "result.json").is_file() and not differences(stored, asked, type(config)):
                 return path
         except VitletError:  # settings of another version: not this command's run
             continue

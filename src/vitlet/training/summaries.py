@@ -7,15 +7,19 @@ from collections import Counter
 from collections.abc import Sequence
 
 from vitlet.config import RunConfig
+from vitlet.data.images import Dataset
 from vitlet.training.evaluate import Scores
 from vitlet.training.job import Batches, Job, learned_from
 
 GOOD = 95.0
 """Accuracy from which on nothing further is advised."""
 
+FEWEST_PER_CLASS, USUAL_CLASSES = 5, 10
+"""Training images of a class, below which a run says how few there are; and classes of images without labels."""
+
 
 def opening_lines(job: Job, order: Batches, processes: int) -> list[str]:
-    """Data, model, epochs and tasks of a run, a line each."""
+    """What was chosen, data, model, epochs and tasks of a run, a line each."""
     config, size = job.config, order.batch_size
     held = ", ".join(f"{count:,} {name}" for name, count in job.held_out.items())
     parameters = sum(parameter.numel() for parameter in job.model.parameters())
@@ -25,6 +29,7 @@ def opening_lines(job: Job, order: Batches, processes: int) -> list[str]:
     shared = f" (processes x accumulated parts x images: {parts})" if order.parts > 1 else ""
     tasks = ", ".join(f"{name} (weight {task.weight:g})" for name, task in config.tasks.items()) or "none"
     return [
+        *job.announced,
         learned_from(job) + (f", {held} images" if held else ""),
         f"{config.network} with {parameters / 1e6:.{2 if parameters < 1e6 else 1}f} M parameters{pixels}",
         f"{config.epochs} epoch{'s' * (config.epochs != 1)} of {order.steps} steps, {size} images a step{shared},"
@@ -62,3 +67,12 @@ def accuracy_verdict(
     if images >= 10_000:
         advice.append("a larger model (vitlet models)")
     return f"{found}. To try next: {'; '.join(advice)}."
+
+
+def few_images(dataset: Dataset) -> tuple[str, ...]:
+    """A sentence where there is little to learn from; images without labels count as of `USUAL_CLASSES` classes."""
+    images, classes = len(dataset.train), len(dataset.classes) or USUAL_CLASSES
+    if images >= FEWEST_PER_CLASS * classes:
+        return ()
+    of_classes = f" of {classes} classes: fewer than {FEWEST_PER_CLASS} per class" * bool(dataset.classes)
+    return (f"only {images} training images{of_classes}. Check the data, --fraction and --per-class.",)
