@@ -207,7 +207,12 @@ def test_a_path_with_spaces_that_was_not_quoted(
 def test_a_scan_suggests_a_command_that_can_be_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_digits(tmp_path / "my digits")
     assert main(["scan", str(data), "-j", "0"]) == 0
-    assert f"suggestion: vitlet train '{data}' --model" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"suggestion: vitlet train '{data}'\n" in printed
+    assert "chosen for 24 images of about 16 px on a CPU: resnet_s_for_32px" in printed
+    assert main(["scan", str(data), "--in-chans", "1", "-j", "0", "--json"]) == 0
+    suggested = json.loads(capsys.readouterr().out)["suggestion"]
+    assert suggested["command"] == f"vitlet train '{data}' --in-chans 1" and not suggested["measured"]
 
 
 def test_init_takes_the_model_of_the_run_but_not_over_flags(

@@ -22,8 +22,8 @@ from vitlet.data.scan import measure as measuring
 from vitlet.data.scan.contact_sheet import picture_grid
 from vitlet.data.scan.duplicates import find_copies
 from vitlet.data.scan.findings import ScanReport, scan_lines
+from vitlet.data.scan.hints import flip_hint
 from vitlet.data.scan.scan import scan_dataset
-from vitlet.data.scan.suggest import flip_hint, suggest
 from vitlet.errors import VitletError
 
 HOSTILE = (
@@ -117,7 +117,7 @@ def test_nothing_readable_is_no_nan(tmp_path: Path) -> None:
         (tmp_path / "train" / name).mkdir(parents=True)
         (tmp_path / "train" / name / "empty.png").write_bytes(b"")
     report = scan(tmp_path)
-    assert report.sizes is None and report.mean is None and report.imbalance is None and report.suggestion is None
+    assert report.sizes is None and report.mean is None and report.imbalance is None and not report.grey
     assert "NaN" not in json.dumps(report.to_dict()) and any("n/a" in line for line in scan_lines(report))
 
 
@@ -334,7 +334,7 @@ def test_arrays_subsets_and_joined_sets() -> None:
     assert report.kinds == {"array RGB": 6} and report.counts == {"train": (2, 2), "test": (1, 1)}
     assert report.leaks == {"test": {"train": 1}} and report.duplicates[0].labels == ("a", "b")
     grey = Dataset(("a", "b"), Arrays.of(pixels[..., 0], [0, 1] * 6), None, None, "")
-    assert "--in-chans 1" in (scan_dataset(grey, channels=1).suggestion or pytest.fail("none")).command
+    assert scan_dataset(grey, channels=1).grey
     many = Arrays.of(np.repeat(pixels, 2, axis=-1), [0, 1] * 6)
     assert len(scan_dataset(Dataset(("a", "b"), many, None, None, ""), channels=6).mean or ()) == 6
 
@@ -389,19 +389,3 @@ def test_bad_requests() -> None:
 )
 def test_flip_hint(classes: list[str], warns: bool) -> None:
     assert (flip_hint(classes) is not None) == warns
-
-
-@pytest.mark.parametrize("count", [100, 5_000, 80_000])
-@pytest.mark.parametrize(("side", "img_size"), [(8, 16), (32, 32), (64, 64), (96, 96), (500, 224)])
-def test_suggested_models_can_be_built(side: int, img_size: int, count: int) -> None:
-    found = suggest(side, count, channels=3, grey=False, signs=True)
-    assert found.img_size == img_size and "not measured" in found.reason and not found.measured
-    words = found.command.split()
-    pairs = [word.split("=") for word in words if "=" in word]
-    import timm  # here, so that processes that read from `Deadly` need not load it
-    import torch
-
-    with torch.device("meta"):
-        model = timm.create_model(found.model, img_size=img_size, **{name: int(value) for name, value in pairs})
-    assert model.patch_embed.grid_size == (img_size // found.patch_size,) * 2
-    assert words[:3] == ["vitlet", "train", "DATA"] and words[-2:] == ["--hflip", "0"]

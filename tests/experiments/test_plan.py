@@ -281,7 +281,7 @@ def test_command_answers_in_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = list(workouts(slow=True))
     monkeypatch.setattr("vitlet.experiments.planning.measure.workouts", lambda slow: pieces)  # the smaller ones
-    config, request, _ = parse_plan([*QUICK[1:], "--device", "this"])
+    config, request, *_ = parse_plan([*QUICK[1:], "--device", "this"])
     found = plan(config, request)
     assert "measured just now" in " ".join(found.notes)
     assert 0.0005 < found.step_seconds < 5

@@ -20,6 +20,7 @@ from vitlet.pictures import printable
 if TYPE_CHECKING:
     from vitlet.analysis.probes import ProbeResult
     from vitlet.data.images import Dataset
+    from vitlet.data.scan.findings import ScanReport
     from vitlet.models.small_list import SmallModel
     from vitlet.tasks.declared import Option
     from vitlet.training.evaluate import Scores
@@ -149,30 +150,35 @@ def print_small_models(models: Sequence[SmallModel], measured: str) -> None:
     say(f"{how} ({measured})" if measured else "images/s: not measured")
 
 
-def print_scan(
-    dataset: Dataset, *, data: str, channels: int, workers: int | None, picture: Path | None, as_json: bool
-) -> None:
-    """Scan with a progress bar on a terminal; then the findings, as lines or JSON."""
-    from vitlet.data.scan.contact_sheet import picture_grid
-    from vitlet.data.scan.findings import scan_lines
+def scan(dataset: Dataset, *, channels: int, workers: int | None) -> ScanReport:
+    """Scan with a progress bar on a terminal."""
     from vitlet.data.scan.scan import scan_dataset
 
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         line = bar.add_task("reading images", total=None)
-        report = scan_dataset(
+        return scan_dataset(
             dataset,
-            data=data,
             channels=channels,
             workers=workers,
             progress=lambda done, total: bar.update(line, completed=done, total=total),
         )
-    if picture is not None:
-        picture_grid(dataset, picture, channels=channels)
+
+
+def print_scan(
+    report: ScanReport, suggestion: Mapping[str, Any] | None, *, picture: Path | None, as_json: bool
+) -> None:
+    """The findings and how to train, as lines or JSON."""
+    from vitlet.data.scan.findings import scan_lines
+
     if as_json:
-        print(json.dumps(report.to_dict(), indent=2))
+        print(json.dumps(report.to_dict() | {"suggestion": suggestion}, indent=2))
         return
     for text in scan_lines(report):
         say(text)
+    if suggestion is not None:
+        say(f"suggestion: {suggestion['command']}")
+        for text in suggestion["chosen"]:
+            say(f"  {text}")
     if picture is not None:
         say(f"picture: {picture}")
 

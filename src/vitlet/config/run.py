@@ -11,6 +11,9 @@ from vitlet.config.setting import COUNT, DATA, HARDWARE, MODEL, OPTIM, POSITIVE,
 from vitlet.errors import VitletError
 from vitlet.values import ImageSize, Names
 
+HELD = ("model", "model_kwargs", "pretrain", "init", "freeze", "pretrained")
+"""Settings that say, or follow from, what the network is: where one is given, `vitlet train` chooses none."""
+
 
 @dataclass(frozen=True)
 class ClassifierData(DataSettings):
@@ -97,7 +100,9 @@ class ClassifierOptim(OptimSettings):
     planned_steps: int | None = OPTIM(None, "what the speed test found, written by the run itself", COUNT)
     epoch_repeats: float = OPTIM(1.0, "passes over the training images per epoch; may be a fraction", POSITIVE)
     val_interval: int | None = OPTIM(
-        None, "epochs between two validations (default: 1; with minutes, so that they cost at most a twentieth)", COUNT
+        None,
+        "epochs between two validations (default: 1; with minutes or autotune, so that they cost about a twentieth)",
+        COUNT,
     )
     opt: str = OPTIM("adamw", "optimizer by timm's name: adamw, muon, sgd, lion, ...")
     opt_betas: str | None = OPTIM(None, "betas of the optimizer, such as 0.9,0.99 (default: the optimizer's)")

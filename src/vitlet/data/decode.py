@@ -52,6 +52,9 @@ MAX_PIXELS = 100_000_000
 CANNOT_READ, REPAIR = "cannot read the image ", " Repair or remove it."
 """How the error about one image begins and ends, for those who join several."""
 
+GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "F"}
+"""Pillow's modes of images without colour."""
+
 Bytes = NDArray[np.uint8]
 
 _ORIENTATION = 0x0112  # the EXIF tag

@@ -258,3 +258,10 @@ class Standing(Derived):
 
     def locate(self, index: int) -> tuple[ImageSet, int]:
         return self.base, index
+
+
+def stored_at(images: ImageSet, index: int) -> tuple[ImageSet, int]:
+    """The set that holds an image itself, and its index there."""
+    while isinstance(images, Derived):
+        images, index = images.locate(index)
+    return images, index

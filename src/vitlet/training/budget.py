@@ -7,6 +7,7 @@ another speed than in the test does the loop plan again, see `Clock`.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitlet.config import BaseConfig
+from vitlet.config import BaseConfig, RunConfig
 from vitlet.errors import VitletError
 from vitlet.training.clock import Sizes, Stopwatch, budget_seconds
 from vitlet.training.distributed import World
@@ -77,6 +78,10 @@ def planned_job(job: ImageJob, world: World, watch: Stopwatch) -> tuple[ImageJob
         used = world.by_first(lambda: watch.used(config))
         settings |= plan_steps(job, world, speed, used)
         line = f"{duration(budget_seconds(config) or 0)} are {settings['planned_steps']:,} steps, in {line}"
+    else:
+        seconds, intervals = expected_seconds(job, world, speed)
+        settings |= intervals
+        line = f"about {duration(seconds)} from here, in {line}"
     planned = job.rebuilt(**settings, autotune=False)
     planned.speed = speed
     return planned, f"speed test: {line}"
@@ -124,6 +129,19 @@ def plan_steps(job: ImageJob, world: World, speed: Speed, used: float) -> dict[s
         "val_interval": config.val_interval if job.asked.val_interval else interval,
         "checkpoint_epochs": max(config.checkpoint_epochs or 1, epochs // 10),
     }
+
+
+def expected_seconds(job: ImageJob, world: World, speed: Speed) -> tuple[float, dict[str, int]]:
+    """How long a run of so many epochs takes; and how often it validates and saves, so that this takes little of it."""
+    config, asked = job.config, job.asked
+    order, _ = job.batches(world)
+    epoch = order.steps * mean_cost(speed.steps, job.sizes)
+    interval = asked.val_interval or min(config.epochs, max(1, math.ceil(speed.validation / VALIDATION_SHARE / epoch)))
+    validations = -(-config.last_epoch // interval)
+    saved = RunConfig().checkpoint_epochs  # where the user asked for another interval, that is kept
+    every = max(1, config.epochs // 10) if asked.checkpoint_epochs == saved else None
+    intervals = {"val_interval": interval} | ({"checkpoint_epochs": every} if every else {})
+    return config.last_epoch * epoch + validations * speed.validation + speed.test, intervals
 
 
 def mean_cost(costs: dict[tuple[int, int], float], sizes: Sizes | None) -> float:

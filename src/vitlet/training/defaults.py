@@ -3,86 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from torch.nn import CrossEntropyLoss
 
-from vitlet.config import RunConfig, TaskConfig
+from vitlet.config import RunConfig
 from vitlet.data.images import Dataset
 from vitlet.errors import VitletError
 from vitlet.objective import Objective
 from vitlet.training.build import build_backbone
+from vitlet.training.knowledge import MeasuredGain, knowledge
 from vitlet.training.terms import make_terms
 
-
-@dataclass(frozen=True)
-class MeasuredGain:
-    """Gains whose intervals exclude zero, found by a committed study on test data.
-
-    Attributes:
-        study: its folder under ``studies/``.
-        arm: the tasks' name in it.
-        models: pattern of the names of models that it speaks for.
-        fewest: training images from which on it speaks ...
-        most: ... up to here.
-        tokens: the most tokens of a final grid that they are chosen for; a task on all pairs needs their square.
-        tasks: the tasks that gained.
-        gains: of each dataset, points over labels only: mean over seeds, half width of the 95 % interval.
-        how: under which conditions, in a few words.
-    """
-
-    study: str
-    arm: str
-    models: str
-    fewest: int
-    most: int
-    tokens: int
-    tasks: Mapping[str, TaskConfig]
-    gains: Mapping[str, tuple[float, float]]
-    how: str
-
-    def __post_init__(self) -> None:
-        for dataset, (gain, half) in self.gains.items():
-            if not 0 < half < gain:
-                raise ValueError(f"{self.study}: {dataset}: {gain} ± {half} is no gain whose interval excludes zero")
-
-    @property
-    def surely(self) -> float:
-        """The least that the intervals promise."""
-        return min(gain - half for gain, half in self.gains.values())
-
-    def shown(self) -> str:
-        """Such as ``2.00 ± 0.50 (digits), 3.00 ± 1.00 (cifar10)``."""
-        return ", ".join(f"{gain:.2f} ± {half:.2f} ({dataset})" for dataset, (gain, half) in self.gains.items())
-
-
-MEASURED: tuple[MeasuredGain, ...] = (
-    MeasuredGain(
-        study="confirmation",
-        arm="sprel+position",
-        models="vit_.*",
-        fewest=500,
-        most=2000,
-        tokens=256,
-        tasks={"sprel": TaskConfig(1.0), "position": TaskConfig(1.0)},
-        gains={"cifar10": (7.82, 1.49), "flowers102": (3.27, 0.94), "imagenette": (7.49, 1.35)},
-        how="a small ViT from scratch, 32 and 64 px, 20 epochs; it lasts for 80, studies/longer, and is there with 512"
-        " images, studies/sizes",
-    ),
-    MeasuredGain(
-        study="confirmation",
-        arm="sprel-0.3",
-        models="swin_.*",
-        fewest=1000,
-        most=2000,
-        tokens=256,
-        tasks={"sprel": TaskConfig(0.3)},
-        gains={"cifar10": (7.34, 2.05), "flowers102": (2.98, 1.21)},
-        how="a small Swin from scratch, 32 and 64 px, 20 epochs; with 852 images of Imagenette it needed twice the"
-        " learning rate, studies/swin-confirmation",
-    ),
-)
+MEASURED: tuple[MeasuredGain, ...] = knowledge().gains
 """What has been shown so far; see docs/findings.md."""
 
 

@@ -78,6 +78,7 @@ class Job(ABC):
         notes: sentences for the end of a run.
         choices: sentences on what was chosen for the user and why, for the run folder.
         chosen_tasks: the tasks that were chosen for the user, and why in a few words.
+        announced: sentences for the start of a run on what was chosen for the user.
         classes: their names.
         data_note: what the data is, in a sentence.
         images: number of training images.
@@ -99,6 +100,7 @@ class Job(ABC):
     notes: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     chosen_tasks: str = ""
+    announced: tuple[str, ...] = ()
     classes: Sequence[str]
     data_note: str
     images: int

@@ -32,6 +32,7 @@ from vitlet.objective import Objective, Outcome
 from vitlet.objective.schedules import Schedule, WarmupCosine, WarmupQuarterCosine, WarmupStableDecay
 from vitlet.tasks.declared import load_task
 from vitlet.training.build import build_backbone, find_device, load_first_weights, resolve_settings, training_sizes
+from vitlet.training.choice import Choice
 from vitlet.training.clock import Sizes
 from vitlet.training.defaults import choose_tasks
 from vitlet.training.distributed import World
@@ -89,28 +90,39 @@ class ImageJob(Job):
             self.notes += ("test/top1 of the epochs is of the test images: a curve, by which nothing was chosen",)
 
     @classmethod
-    def build(cls, config: RunConfig, dataset: Dataset | None = None, *, open_tasks: bool = False) -> Self:
+    def build(
+        cls,
+        config: RunConfig,
+        dataset: Dataset | None = None,
+        *,
+        open_tasks: bool = False,
+        choice: Choice | None = None,
+    ) -> Self:
         """Find the data, build the network and the objective, and resolve every setting left open.
 
         Args:
             config: the settings.
             dataset: images in place of ``config.data``.
             open_tasks: of a run that names no task: take those that were measured to help on such data.
+            choice: which the settings are from; it has read the data already.
         """
-        source = cls.load_data(config) if dataset is None else None
+        source = (choice.source if choice else None) or (cls.load_data(config) if dataset is None else None)
         dataset = dataset or source
         assert dataset is not None
-        brief, why = "", ""
+        brief, why = "", choice.lines if choice else ()
         if open_tasks:
-            config, brief, why = choose_tasks(config, dataset)
+            config, brief, reason = choose_tasks(config, dataset)
+            why = (reason,)
         job = cls._assembled(cls.with_tasks(config), dataset)
-        job.source, job.chosen_tasks, job.choices = source, brief, (why,) if why else ()
+        job.source, job.chosen_tasks, job.choices = source, brief, why
+        job.announced = choice.lines if choice else ()
         return job
 
     def rebuilt(self, **settings: Any) -> Self:
         """The same job with other settings than were asked for, on the images that are decoded already."""
         job = self._assembled(replace(self.asked, **settings), self.dataset, decoded=True)
         job.source, job.chosen_tasks, job.choices = self.source, self.chosen_tasks, self.choices
+        job.announced = self.announced
         return job
 
     @classmethod

@@ -38,6 +38,7 @@ from vitlet.data.randomness import mix_seed
 from vitlet.errors import InterruptedRunError, LostProcessError, VitletError, first_line
 from vitlet.objective import Outcome
 from vitlet.training.budget import count_time, last_epoch_in_time, left_open, planned_job, planned_settings
+from vitlet.training.choice import Choice
 from vitlet.training.clock import Sizes, Stopwatch
 from vitlet.training.distributed import World, joined, local_device, synchronised
 from vitlet.training.evaluate import Scores
@@ -67,6 +68,7 @@ def train(
     given: Mapping[str, Any] | None = None,
     open_tasks: bool = False,
     watch: Stopwatch | None = None,
+    choice: Choice | None = None,
 ) -> RunResult[Scores]:
     """Train a classifier, with any tasks beside it; the folder it returns holds everything.
 
@@ -81,8 +83,10 @@ def train(
         given: the settings that were named by the user (default: those that differ from the defaults).
         open_tasks: of a new run that names no task: take those that were measured to help on such data.
         watch: when the minutes of a budget began (default: now).
+        choice: of `vitlet.training.choice`, whose settings these are: its reasons are printed and written down.
     """
-    return train_job(config, job_class, title=title, given=given, watch=watch, dataset=dataset, open_tasks=open_tasks)
+    options = {"dataset": dataset, "open_tasks": open_tasks, "choice": choice}
+    return train_job(config, job_class, title=title, given=given, watch=watch, **options)
 
 
 def train_job(
@@ -136,7 +140,7 @@ def _train(
         if config.resume not in (None, "auto"):
             if (end := finished(Path(config.resume), find_job(config).SCORES)) is not None:
                 return end
-            options.pop("open_tasks", None)  # it has its tasks
+            options |= dict.fromkeys(options.keys() & {"open_tasks", "choice"})  # it has its settings
     # Everything is checked while the job is built; only then is anything written.
     job = find_job(config).build(replace(config, device=local_device(config.device, world)), **options)
     speed_line = ""

@@ -17,9 +17,12 @@ FEWEST_PER_CLASS, USUAL_CLASSES = 5, 10
 GOOD = 95.0
 """Accuracy from which on nothing further is advised."""
 
+FEWEST_PER_CLASS, USUAL_CLASSES = 5, 10
+"""Training images of a class, below which a run says how few there are; and classes of images without labels."""
+
 
 def opening_lines(job: Job, order: Batches, processes: int) -> list[str]:
-    """Data, model, epochs and tasks of a run, a line each."""
+    """What was chosen, data, model, epochs and tasks of a run, a line each."""
     config, size = job.config, order.batch_size
     held = ", ".join(f"{count:,} {name}" for name, count in job.held_out.items())
     parameters = sum(parameter.numel() for parameter in job.model.parameters())
@@ -29,6 +32,7 @@ def opening_lines(job: Job, order: Batches, processes: int) -> list[str]:
     shared = f" (processes x accumulated parts x images: {parts})" if order.parts > 1 else ""
     tasks = ", ".join(f"{name} (weight {task.weight:g})" for name, task in config.tasks.items()) or "none"
     return [
+        *job.announced,
         learned_from(job) + (f", {held} images" if held else ""),
         f"{config.network} with {parameters / 1e6:.{2 if parameters < 1e6 else 1}f} M parameters{pixels}",
         f"{config.epochs} epoch{'s' * (config.epochs != 1)} of {order.steps} steps, {size} images a step{shared},"

@@ -5,8 +5,9 @@ seconds, or a100, a100-40gb, h100, v100, rtx3090, rtx4090, l4, t4 by their publi
 from __future__ import annotations
 
 import json
+from typing import Any
 
-from vitlet.cli.commands.train import add_recipe_flags, with_recipe
+from vitlet.cli.commands.train import add_recipe_flags, is_open, with_recipe
 from vitlet.cli.flags import Parser, add_run_flags, add_settings
 from vitlet.config import RunConfig
 from vitlet.experiments.planning.request import PlanRequest
@@ -14,20 +15,25 @@ from vitlet.experiments.planning.request import PlanRequest
 
 def run(words: list[str]) -> int:
     """Run the command."""
-    config, request, as_json = parse_plan(words)
+    config, request, as_json, given = parse_plan(words)
     from vitlet.experiments.planning.plan import plan
+    from vitlet.experiments.planning.supply import planned_choice
     from vitlet.experiments.planning.table import print_plan
 
+    lines: tuple[str, ...] = ()
+    if given is not None:
+        choice = planned_choice(config, given, request)
+        config, lines = choice.config, choice.lines
     found = plan(config, request)
     if as_json:
-        print(json.dumps(found.to_dict(), indent=2))
+        print(json.dumps(found.to_dict() | ({"chosen": lines} if lines else {}), indent=2))
     else:
-        print_plan(found)
+        print_plan(found, lines)
     return 0
 
 
-def parse_plan(words: list[str]) -> tuple[RunConfig, PlanRequest, bool]:
-    """Settings of the run, what is asked of the plan, and whether to answer in JSON."""
+def parse_plan(words: list[str]) -> tuple[RunConfig, PlanRequest, bool, dict[str, Any] | None]:
+    """Settings of the run, what is asked of the plan, whether to answer in JSON; what was given if the rest is open."""
     parser = Parser("vitlet plan", __doc__)
     parser.add_usual("--json")
     add_settings(parser, PlanRequest)
@@ -36,5 +42,7 @@ def parse_plan(words: list[str]) -> tuple[RunConfig, PlanRequest, bool]:
     chosen = parser.parse_all(words)
     as_json = vars(chosen).pop("json")
     wishes = {item.name: vars(chosen).pop(item.name) for item in PlanRequest.settings() if item.name in chosen}
-    config = RunConfig.from_dict(with_recipe(chosen, {}, runs=False), source="vitlet plan")
-    return config, PlanRequest(**PlanRequest.coerced(wishes, "vitlet plan")), as_json
+    given = with_recipe(chosen, {}, runs=False)
+    config = RunConfig.from_dict(given, source="vitlet plan")
+    wanted = PlanRequest(**PlanRequest.coerced(wishes, "vitlet plan"))
+    return config, wanted, as_json, given if is_open(chosen, given) else None

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from vitlet.cli.flags import Parser
+
+if TYPE_CHECKING:
+    from vitlet.data.scan.findings import ScanReport
 
 
 def run(words: list[str]) -> int:
@@ -17,10 +23,36 @@ def run(words: list[str]) -> int:
     parser.add_argument("-j", "--workers", type=int, help="processes that read images (default: one per core)")
     parser.add_usual("--json")
     chosen = parser.parse_all(words)
-    from vitlet.cli.summary import print_scan
+    from vitlet.cli.summary import print_scan, scan
+    from vitlet.data.scan.contact_sheet import picture_grid
     from vitlet.data.sources import Request, open_dataset
 
     dataset = open_dataset(Request(chosen.data, data_dir=chosen.data_dir), fewest_classes=1)
-    scanned = {"data": chosen.data, "channels": chosen.in_chans, "workers": chosen.workers}
-    print_scan(dataset, picture=chosen.picture, as_json=chosen.json, **scanned)
+    report = scan(dataset, channels=chosen.in_chans, workers=chosen.workers)
+    if chosen.picture is not None:
+        picture_grid(dataset, chosen.picture, channels=chosen.in_chans)
+    print_scan(report, suggestion(report, chosen), picture=chosen.picture, as_json=chosen.json)
     return 0
+
+
+def suggestion(report: ScanReport, chosen: argparse.Namespace) -> dict[str, Any] | None:
+    """The command to train with, and what it would choose; None where no image could be read."""
+    if report.sizes is None or len(report.classes) < 2:
+        return None
+    from vitlet.config import RunConfig
+    from vitlet.data.glance import Glance
+    from vitlet.data.scan.hints import flip_hint
+    from vitlet.training.build import find_device
+    from vitlet.training.choice import choose_for
+
+    words, given = f"vitlet train {shlex.quote(chosen.data)}", {}
+    if chosen.data_dir:
+        words += f" --data-dir {shlex.quote(chosen.data_dir)}"
+    if chosen.in_chans != 3:
+        words, given = f"{words} --in-chans {chosen.in_chans}", {"in_chans": chosen.in_chans}
+    images, mirrored = sum(report.counts["train"]), flip_hint(report.classes) is None
+    found = Glance(images, len(report.classes), report.sizes.side, 1 if report.grey else 3, mirrored)
+    device = "cpu" if find_device("auto").type == "cpu" else "accelerator"
+    choice = choose_for(RunConfig(data=chosen.data, **given), given, found, device)  # type: ignore[arg-type]
+    measured = choice.rule.measured is not None
+    return {"command": words, "model": choice.config.model, "chosen": list(choice.lines), "measured": measured}

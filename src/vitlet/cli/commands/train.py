@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitlet.cli.flags import Parser, add_run_flags, run_settings
+from vitlet.config.run import HELD
 from vitlet.errors import VitletError
 from vitlet.processes import keep_freed_memory, this_process
 
@@ -19,28 +20,35 @@ if TYPE_CHECKING:
 
 def run(words: list[str]) -> int:
     """Run the command."""
-    config, given, open_tasks = run_config("vitlet train", "Train a classifier on a folder of images.", words)
+    config, given, choices = run_config("vitlet train", "Train a classifier on a folder of images.", words)
     if not words:
         from vitlet.cli.demo import demo
 
         demo()
         return 0
-    return start(config, ["train", *words], given, open_tasks=open_tasks)
+    return start(config, ["train", *words], given, choices)
 
 
-def run_config(program: str, about: str, words: list[str], **fixed: bool) -> tuple[RunConfig, dict[str, Any], bool]:
-    """The settings of a command line, those of them that it gives, and whether it leaves the choice of tasks to us."""
+def run_config(program: str, about: str, words: list[str], **fixed: bool) -> tuple[RunConfig, dict[str, Any], str]:
+    """The settings of a command line, those of them that it gives, and what it leaves to us: all, tasks or nothing."""
     parser = Parser(prog=program, description=about)
     add_recipe_flags(parser)
     add_run_flags(parser)
     chosen = parser.parse_all(words)
-    recipe = chosen.recipe
     given = with_recipe(chosen, fixed)
     from vitlet.config import RunConfig
 
-    if recipe is None and "init" in given:
+    choices = "nothing" if chosen.recipe or "task" in given else "tasks"
+    choices = "all" if is_open(chosen, given) else choices
+    if chosen.recipe is None and "init" in given:
         given = _of_first_run(Path(str(given["init"])), given)
-    return RunConfig.from_dict(given, source=program), given, recipe is None and "task" not in given
+    return RunConfig.from_dict(given, source=program), given, choices
+
+
+def is_open(chosen: argparse.Namespace, given: Mapping[str, Any]) -> bool:
+    """Whether a command line leaves the choice of the network, and of what follows from it, to us."""
+    named = chosen.recipe or chosen.config or any(name in given for name in HELD)
+    return not named and given.get("resume", "auto") == "auto"
 
 
 def _of_first_run(run: Path, given: dict[str, Any]) -> dict[str, Any]:
@@ -122,8 +130,15 @@ def _recipe_settings(name: str, scale: Scale, given: dict[str, Any], *, runs: bo
     return over_recipe(values, given)
 
 
-def start(config: RunConfig, command: list[str], given: dict[str, Any], *, open_tasks: bool = False) -> int:
-    """Train, in as many processes as asked for, each started by the same command, and print the end."""
+def start(config: RunConfig, command: list[str], given: dict[str, Any], choices: str = "nothing") -> int:
+    """Train, in as many processes as asked for, each started by the same command, and print the end.
+
+    Args:
+        config: the settings.
+        command: that they were given by.
+        given: those of them that the command gives.
+        choices: what is left to us, as `run_config` says.
+    """
     if config.resume is None:
         _require_sources(config)
     process = this_process()
@@ -132,11 +147,15 @@ def start(config: RunConfig, command: list[str], given: dict[str, Any], *, open_
 
         return launch(command, config.nproc or 1)
     from vitlet.cli.summary import print_result
+    from vitlet.training.choice import choose
     from vitlet.training.clock import Stopwatch
     from vitlet.training.loop import train
 
     keep_freed_memory()
-    result = train(config, given=given, open_tasks=open_tasks, watch=Stopwatch.of_process())
+    choice = choose(config, given) if choices == "all" else None
+    config = choice.config if choice else config
+    open_tasks, watch = choices == "tasks", Stopwatch.of_process()
+    result = train(config, given=given, open_tasks=open_tasks, choice=choice, watch=watch)
     if process.first:
         print_result(result)
     return 0

@@ -7,6 +7,7 @@ from pathlib import Path
 from vitlet.cli.flags import Parser, add_run_flags, run_settings
 from vitlet.config import RunConfig
 from vitlet.errors import VitletError
+from vitlet.values import coerce
 
 
 def run(words: list[str]) -> int:
@@ -16,7 +17,8 @@ def run(words: list[str]) -> int:
     add_run_flags(parser)
     chosen = parser.parse_all(words)
     # Minutes of the search, not of a run: no try begins that would end later.
-    minutes, trials = vars(chosen).pop("minutes", 60.0), vars(chosen).pop("trials")
+    minutes = coerce(vars(chosen).pop("minutes", 60.0), float, "minutes")
+    trials = vars(chosen).pop("trials")
     given = run_settings(chosen)
     config = RunConfig.from_dict(given, source="vitlet tune")
     from vitlet.training.jobs import job_class

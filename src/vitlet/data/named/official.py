@@ -44,6 +44,11 @@ class Official:
     files: tuple[Remote, ...] = ()
     note: str = "no official validation images: hold some out of the training images"
 
+    @property
+    def side(self) -> float | None:
+        """Of its images in pixels, where all have the same size."""
+        return {"cifar": 32.0, "svhn": 32.0, "tiny-imagenet": 64.0}.get(self.family)
+
 
 _HOLD_OUT = "hold validation images out of the training images"
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vitlet.data.scan.suggest import Suggestion
 from vitlet.pictures import printable
 
 MAX_LISTED = 10
@@ -90,7 +89,7 @@ class ScanReport:
         near_duplicate_search: what near duplicates had to meet (bits of the hash, likeness), and how many images were
             too plain or had too common a look (crowded) to be searched.
         hints: sentences.
-        suggestion: image size, patch size and model; not measured.
+        grey: whether all images are grey.
     """
 
     note: str
@@ -108,7 +107,7 @@ class ScanReport:
     duplicates: tuple[Duplicate, ...]
     near_duplicate_search: Mapping[str, float]
     hints: tuple[str, ...]
-    suggestion: Suggestion | None
+    grey: bool
 
     @property
     def imbalance(self) -> float | None:
@@ -130,10 +129,7 @@ def scan_lines(report: ScanReport) -> list[str]:
     """The report as text, the gravest things first; names cannot break a line or hide what follows them."""
     sections = (_images, _unreadable, _leaks, _within, _kinds, _classes)
     lines = [line for section in sections for line in section(report)]
-    lines += [f"hint: {printable(hint)}" for hint in report.hints]
-    if report.suggestion:
-        lines += [f"suggestion: {report.suggestion.command}", f"  {report.suggestion.reason}."]
-    return lines
+    return [*lines, *(f"hint: {printable(hint)}" for hint in report.hints)]
 
 
 def _images(report: ScanReport) -> Iterator[str]:

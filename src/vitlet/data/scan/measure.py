@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitlet.data.decode import CANNOT_READ, REPAIR, Bytes, Header, decode_with_header
-from vitlet.data.images import Arrays, ImageSet, Joined, Subset
+from vitlet.data.images import Arrays, ImageSet, stored_at
 from vitlet.data.scan.duplicates import HASH_SHAPE, THUMBNAIL_SHAPE
 from vitlet.errors import VitletError, first_line
 
@@ -150,7 +150,7 @@ def image_facts(images: ImageSet, index: int, channels: int) -> ImageFacts:
 
 
 def _decode(images: ImageSet, index: int, channels: int) -> tuple[Tensor, Header]:
-    source, place = _stored(images, index)
+    source, place = stored_at(images, index)
     if isinstance(source, Arrays):
         bands = source.images.shape[1]
         mode = {1: "L", 3: "RGB"}.get(bands, f"{bands} channels")
@@ -166,15 +166,8 @@ def _grey(pixels: Bytes) -> Image.Image:
     return Image.fromarray(((red * 76 + green * 150 + blue * 29) >> 8).astype(np.uint8))
 
 
-def _stored(images: ImageSet, index: int) -> tuple[ImageSet, int]:
-    """The set that holds an image itself, and its index there."""
-    while isinstance(images, Subset | Joined):
-        images, index = images.locate(index)
-    return images, index
-
-
 def _in_memory(images: ImageSet) -> bool:
-    return len(images) > 0 and isinstance(_stored(images, 0)[0], Arrays)
+    return len(images) > 0 and isinstance(stored_at(images, 0)[0], Arrays)
 
 
 def _cores() -> int:

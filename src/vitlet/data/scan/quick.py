@@ -7,7 +7,7 @@ import time
 from collections import Counter, defaultdict
 
 from vitlet.data.images import Dataset
-from vitlet.data.scan.suggest import IMBALANCE
+from vitlet.data.scan.hints import IMBALANCE
 from vitlet.data.shards import ShardStream
 from vitlet.errors import VitletError
 

@@ -1,24 +1,22 @@
-"""`vitlet scan`: what is in a dataset, what is wrong with it, and what that suggests for training."""
+"""`vitlet scan`: what is in a dataset, and what is wrong with it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
-from vitlet.data.decode import Header
+from vitlet.data.decode import GREY_MODES
 from vitlet.data.images import Dataset, ImageSet
 from vitlet.data.scan.duplicates import LIKENESS, Copies, find_copies
 from vitlet.data.scan.findings import Duplicate, ImageSizes, Location, ScanReport, SizeRange, Unreadable
+from vitlet.data.scan.hints import flip_hint, imbalance_hint
 from vitlet.data.scan.measure import ImageFacts, OnProgress, measure_sets
-from vitlet.data.scan.suggest import Suggestion, flip_hint, imbalance_hint, suggest
 from vitlet.errors import VitletError
 
 Facts = Mapping[str, Mapping[int, ImageFacts]]
 """Of every readable image, by split and index."""
-
-GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "F"}
 
 CROWD = 50
 """Images in one group of duplicates that are worth a word."""
@@ -27,7 +25,6 @@ CROWD = 50
 def scan_dataset(
     dataset: Dataset,
     *,
-    data: str = "DATA",
     channels: int = 3,
     workers: int | None = None,
     progress: OnProgress | None = None,
@@ -36,7 +33,6 @@ def scan_dataset(
 
     Args:
         dataset: its splits.
-        data: what it was read from, for the suggested command.
         channels: to decode with, as in training.
         workers: processes that read images; 0 or 1 for none, by default as many as cores if the work is worth it.
         progress: called with the number of images read and of all.
@@ -50,7 +46,6 @@ def scan_dataset(
     }
     counts = {split: _class_counts(sets[split], part, len(dataset.classes)) for split, part in facts.items()}
     duplicates, leaks, copies = _duplicates(dataset, sets, facts)
-    sizes = _sizes(facts)
     headers = [item.header for part in facts.values() for item in part.values()]
     mean, std = _statistics(facts["train"])
     return ScanReport(
@@ -63,7 +58,7 @@ def scan_dataset(
             for index, reason in enumerate(part)
             if isinstance(reason, str)
         ),
-        sizes=sizes,
+        sizes=_sizes(facts),
         kinds=dict(Counter(f"{header.format} {header.mode}" for header in headers).most_common()),
         exif_rotated=sum(header.rotated for header in headers),
         animated=sum(header.animated for header in headers),
@@ -74,7 +69,7 @@ def scan_dataset(
         leaks=leaks,
         near_duplicate_search=copies.search,
         hints=_hints(dataset, counts, copies),
-        suggestion=_suggestion(dataset, sizes, headers, sum(counts["train"]), channels, data),
+        grey=bool(headers) and all(header.mode in GREY_MODES for header in headers),
     )
 
 
@@ -99,16 +94,6 @@ def _class_counts(images: ImageSet, facts: Mapping[int, ImageFacts], classes: in
 
 def _location(dataset: Dataset, sets: Mapping[str, ImageSet], split: str, index: int) -> Location:
     return Location(split, dataset.classes[sets[split].labels[index]], sets[split].name(index))
-
-
-def _suggestion(
-    dataset: Dataset, sizes: ImageSizes | None, headers: Sequence[Header], count: int, channels: int, data: str
-) -> Suggestion | None:
-    if sizes is None:
-        return None
-    grey = all(header.mode in GREY_MODES for header in headers)
-    signs = flip_hint(dataset.classes) is not None
-    return suggest(sizes.side, count, channels=channels, grey=grey, signs=signs, data=data)
 
 
 def _sizes(facts: Facts) -> ImageSizes | None:

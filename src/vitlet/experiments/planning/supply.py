@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from vitlet.config import RunConfig
+from vitlet.data.glance import Glance, glance
 from vitlet.data.named import OFFICIAL, Official
+from vitlet.data.sources import load_dataset
+from vitlet.experiments.planning.request import PlanRequest
+from vitlet.training.build import find_device
+from vitlet.training.choice import Choice, choose_for
+from vitlet.training.inputs import data_request
 from vitlet.training.jobs import job_class
+from vitlet.training.knowledge import DeviceKind
 
 ASSUMED_CLASSES = 1000
 """Where only a number of images is given: the size of the classifier hardly matters to a plan."""
@@ -35,6 +44,18 @@ def find_supply(config: RunConfig, images: int | None) -> Supply:
         found = Supply(len(dataset.train), val, len(dataset.classes), dataset.note)
     job = job_class(config)
     return replace(found, classes=job.num_classes(config, found.classes)) if job.labelled else found
+
+
+def planned_choice(config: RunConfig, given: Mapping[str, Any], request: PlanRequest) -> Choice:
+    """What `vitlet train` would choose for this data on the device that is asked for."""
+    name = "auto" if config.device == "this" else config.device
+    known = name.partition(":")[0] in ("auto", "cpu", "cuda", "mps", "xpu") and request.tflops is None
+    device: DeviceKind = "cpu" if known and find_device(name).type == "cpu" else "accelerator"
+    if request.images is None and (config.data not in OFFICIAL or Path(config.data).exists()):
+        return choose_for(config, given, glance(load_dataset(data_request(config))), device)
+    supply = find_supply(config, request.images)
+    side = None if request.images is not None else OFFICIAL[config.data].side
+    return choose_for(config, given, Glance(supply.train, supply.classes, side, channels=3), device)
 
 
 def _official(official: Official, config: RunConfig) -> Supply:

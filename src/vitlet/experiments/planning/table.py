@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -20,9 +20,11 @@ MEMORY_NAMES = {
 }
 
 
-def print_plan(plan: Plan) -> None:
-    """Two tables, the verdict, and what it all rests on."""
+def print_plan(plan: Plan, chosen: Sequence[str] = ()) -> None:
+    """What was chosen, two tables, the verdict, and what it all rests on."""
     console = Console()
+    for line in chosen:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(f"predicted, not measured: {plan.run}", highlight=False, markup=False, soft_wrap=True)
     sizes = {words: getattr(plan.memory, name) for name, words in MEMORY_NAMES.items()} | {"all": plan.memory.total}
     memory = {words: f"{size / GIB:.3f}" for words, size in sizes.items() if size}

@@ -1,0 +1,162 @@
+"""How to train where the user names no model: what the data is like, what it runs on, and what was measured.
+
+`choose` looks at the data, finds the entry of ``choices.yaml`` that speaks of it, and completes the settings: every
+setting that the user gave is kept, and the others follow from it. Trained weights have no part in it: a run that begins
+with some (``--init``, ``--pretrained``) is not open to this choice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vitlet.config import RunConfig, TaskConfig
+from vitlet.data.glance import Glance, glance
+from vitlet.data.images import Dataset
+from vitlet.data.sources import load_dataset
+from vitlet.processes import this_process
+from vitlet.training.build import find_device
+from vitlet.training.inputs import data_request
+from vitlet.training.knowledge import DeviceKind, Rule, knowledge
+from vitlet.training.resume import given_settings
+
+FOR_TASKS = ("task", "positions", "balance_tasks")
+"""Settings for which a network with tokens and positions is chosen."""
+
+SIDES = (32, 64, 96, 128, 224)
+"""Image sizes that the networks of the table are made for."""
+
+STEPS = 8
+"""Steps of an epoch that smaller batches are to leave where there are few images; no batch is smaller than this."""
+
+UNKNOWN_SIDE = 224.0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Settings with everything chosen that was open, and what is to be said of it.
+
+    Attributes:
+        config: the settings.
+        rule: the entry that they are from.
+        found: what was looked at.
+        source: the data as it was read; None where only its size was known.
+    """
+
+    config: RunConfig
+    rule: Rule
+    found: Glance
+    source: Dataset | None = None
+
+    @property
+    def data(self) -> str:
+        """The data and the machine in a few words."""
+        side = "" if self.found.side is None else f" of about {self.found.side:g} px"
+        device = "a CPU" if self.rule.device == "cpu" else "an accelerator"
+        return f"{self.found.images:,} images{side} on {device}"
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What was chosen and why: two lines."""
+        config = self.config
+        first, last = config.img_size_start, config.img_size
+        sizes = (f"{first[0]} to " if first else "") + (f"{last[0]} px" if last else "")
+        length = f", {config.epochs} epochs" if config.minutes is None and config.cpu_minutes is None else ""
+        measured = self.rule.measured.shown() if self.rule.measured else "not measured for such data"
+        tasks = "".join(f" with {name}={task.weight:g}" for name, task in config.tasks.items())
+        parts = [
+            f"{config.opt}, learning rate {config.lr:g}" if config.lr_base is None else config.opt,
+            f"batches of {config.batch_size}",
+            f"augmentation {config.aug}" + (" without mirroring" if config.hflip == 0 else ""),
+            *(["averaged weights"] if config.model_ema else []),
+            *(["grey images"] if config.in_chans == 1 else []),
+        ]
+        return (
+            f"chosen for {self.data}: {config.model}{tasks} at {sizes}{length} ({measured})",
+            f"chosen: {', '.join(parts)}; to choose yourself, name a --model",
+        )
+
+
+def choose(config: RunConfig, given: Mapping[str, Any] | None = None, source: Dataset | None = None) -> Choice:
+    """The settings completed for their data and this machine.
+
+    Args:
+        config: the settings.
+        given: those that the user named, which stay as they are (default: those that differ from the defaults).
+        source: the data (default: ``config.data``, which is read).
+    """
+    given = given_settings(config) if given is None else given
+    source = source or load_dataset(data_request(config))
+    device: DeviceKind = "cpu" if find_device(config.device).type == "cpu" else "accelerator"
+    return replace(choose_for(config, given, glance(source), device), source=source)
+
+
+def choose_for(config: RunConfig, given: Collection[str], found: Glance, device: DeviceKind) -> Choice:
+    """The same for data that was looked at already."""
+    side = UNKNOWN_SIDE if found.side is None else found.side
+    rule = next(rule for rule in knowledge().rules if rule.holds(device, found.images, side))
+    values = completed(rule.settings, config, given, found)
+    return Choice(replace(config, **values), rule, found)
+
+
+def completed(entry: Mapping[str, Any], config: RunConfig, given: Collection[str], found: Glance) -> dict[str, Any]:
+    """Settings of an entry of the table for this data, without those that were given or that a given one rules out."""
+    values = dict(entry)
+    with_tasks, model = values.pop("with_tasks", None), values.pop("model")
+    if with_tasks and any(name in given for name in FOR_TASKS):
+        model = with_tasks
+    sizes = _sizes(values.pop("img_size"), config, given, found)
+    side = max(sizes["img_size"])
+    tasks = {name: TaskConfig(weight) for name, weight in values.pop("task", {}).items()}
+    values |= {
+        **sizes,
+        "model": f"{model}_for_{min(SIDES, key=lambda known: abs(math.log(known / side)))}px",
+        "epochs": _epochs(values["epochs"], found.images),
+        "batch_size": _batch_size(values["batch_size"], found.images, config),
+        "in_chans": found.channels,
+        "tasks": config.tasks if "task" in given else tasks,
+    }
+    if config.fsdp and values.get("opt") == "muon":  # which needs whole weights
+        values["opt"] = "adamw"
+    if config.opt != values.get("opt") and "opt" in given:  # rates are those of an optimizer
+        values = {key: value for key, value in values.items() if key not in ("lr", "weight_decay")}
+    if "lr_base" in given:
+        values.pop("lr", None)
+    if not found.mirrored and "hflip" not in given:
+        values["hflip"] = 0.0
+    if values.get("hflip", config.hflip) == 0.0:
+        values["tta"] = "none"
+    if "minutes" in given or "cpu_minutes" in given:
+        values.pop("epochs")
+    return {key: value for key, value in values.items() if key not in given}
+
+
+def _sizes(entry: int | str, config: RunConfig, given: Collection[str], found: Glance) -> dict[str, tuple[int, int]]:
+    """The size of the images, and the one they begin with where they grow and can."""
+    if config.img_size is not None:
+        return {"img_size": config.img_size}
+    first, _, last = str(entry).rpartition(":")
+    sizes = {"img_size": (int(last), int(last))}
+    resized = config.crop == "resized" if "crop" in given else config.aug == "standard" or "aug" not in given
+    if first and resized and not found.streamed:
+        sizes["img_size_start"] = (int(first), int(first))
+    return sizes
+
+
+def _epochs(table: Mapping[int, int], images: int) -> int:
+    """Between the numbers of the table on a straight line of logarithms, beyond them as at its ends."""
+    known = sorted(table.items())
+    below = [each for each in known if each[0] <= images] or known[:1]
+    above = [each for each in known if each[0] >= images] or known[-1:]
+    (low, first), (high, last) = below[-1], above[0]
+    share = math.log(images / low) / math.log(high / low) if high > low else 0.0
+    return round(first * math.pow(last / first, share))
+
+
+def _batch_size(most: int, images: int, config: RunConfig) -> int:
+    """A power of two that leaves some steps in an epoch, as a multiple of the parts that a step is taken in."""
+    fitting = min(most, max(STEPS, 1 << int(math.log2(max(1, images / STEPS)))))
+    parts = config.grad_accum_steps * this_process().size
+    return -(-fitting // parts) * parts
