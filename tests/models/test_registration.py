@@ -38,7 +38,7 @@ MADE_SMALL: dict[str, dict[str, Any]] = {
     "cvt": {"embed_dims": (16, 32, 48), "depths": (1, 1, 2), "num_heads": (1, 2, 3)},
     "swin": {"embed_dim": 12, "depths": (2, 1, 1), "num_heads": (1, 2, 3)},
     "resnet": {"layers": (1, 1, 1, 1), "channels": (8, 16, 24, 32)},
-    "hybrid": {**NARROW, "channels": (8, 16)},
+    "hybrid": {**NARROW, "channels": (8, 16, 24, NARROW["embed_dim"])},
     "convstem": {**NARROW, "stem_width": 8},
 }
 """By the first word of a name; a network of another kind is tested as large as it is."""

@@ -48,7 +48,7 @@ def test_sizes_are_as_promised(listed: dict[str, SmallModel]) -> None:
         kind, _, size = name.partition("_for_")[0].rpartition("_")
         assert listed[name].parameters == pytest.approx(PARAMETERS[size], rel=0.35)
         side = listed[name].grid[0]
-        assert side in ((4, 6, 7) if kind == "resnet" else (8, 12, 14))
+        assert side in ((8, 12, 14) if kind == "convstem_vit" else (4, 6, 7))
     for model in listed.values():
         assert min(model.grid) >= 4
         assert model.name.endswith(f"_{model.img_size}px")

@@ -39,7 +39,7 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "t2t": ("t2t_for_32px", {**NARROW, "token_dim": 16}),
     "cct": ("cct_for_32px", NARROW),
     "resnet": ("resnet_for_32px", {"layers": (1, 1, 1, 1), "channels": (8, 16, 24, 32)}),
-    "hybrid": ("hybrid_s_for_32px", {**NARROW, "channels": (8, 16)}),
+    "hybrid": ("hybrid_s_for_32px", {**NARROW, "channels": (8, 16, 24, NARROW["embed_dim"])}),
     "convnext": ("convnext_atto", {"patch_size": 1, "depths": (1, 1, 2, 1), "dims": (8, 16, 24, 32)}),
     "arvit": ("arvit_patch16_256", {**NARROW, "patch_size": 4}),
 }

@@ -111,16 +111,23 @@ _RESNETS: dict[str, dict[str, Any]] = {
     "l": {"channels": (64, 128, 256, 512), "layers": (2, 2, 2, 2)},
     "xl": {"channels": (96, 192, 384, 768), "layers": (2, 2, 2, 2)},
 }
+
+
+def _hybrid(channels: tuple[int, ...], depth: int) -> dict[str, Any]:
+    """Attention on the map of the last stage; its blocks begin near the identity, so that convolutions learn first."""
+    return {"channels": channels, "merge": False, **_vit(channels[-1], depth), "init_values": 0.1}
+
+
 _HYBRIDS: dict[str, dict[str, Any]] = {
-    "xs": {"channels": (24, 48), **_vit(128, 3)},
-    "s": {"channels": (32, 64), **_vit(192, 2), "mlp_ratio": 3.0},
-    "m": {"channels": (64, 128), **_vit(320, 5)},
-    "l": {"channels": (64, 128), **_vit(384, 8)},
-    "xl": {"channels": (64, 128), **_vit(512, 11)},
+    "xs": _hybrid((24, 48, 80, 128), 1),
+    "s": _hybrid((32, 64, 128, 256), 1),
+    "m": _hybrid((64, 128, 256, 384), 2),
+    "l": _hybrid((64, 128, 256, 512), 3),
+    "xl": _hybrid((96, 192, 384, 768), 3),
 }
 _CONV_STEMS = {"xs": _vit(128, 3), "s": _vit(192, 4), "m": _vit(320, 6), "l": _vit(384, 9), "xl": _vit(512, 12)}
 _STEM_STRIDES = {32: 1, 64: 2, 96: 2, 128: 4, 224: 4}
-"""Image side -> stride of the stem: ResNets end in a grid of 4 x 4 to 7 x 7, hybrids of 8 x 8 to 14 x 14."""
+"""Image side -> stride of the stem: ResNets and hybrids end in a grid of 4 x 4 to 7 x 7."""
 
 _CONV_STRIDES = {32: (1, 2, 2), 64: (2, 2, 2), 96: (2, 2, 2), 128: (2, 2, 2, 2), 224: (2, 2, 2, 2)}
 
@@ -156,7 +163,7 @@ _sized(
     {"fixed_input_size": True, "first_conv": "patch_embed.layers.0"},
     _HYBRIDS,
     {"stem_stride": _STEM_STRIDES},
-    "Two residual stages, then attention: a transformer for few images, to be trained with spatial tasks.",
+    "Four residual stages, then attention on the last map: for few images, to be trained with spatial tasks.",
 )
 _sized(
     "convstem_vit",
