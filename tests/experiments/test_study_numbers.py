@@ -20,7 +20,11 @@ def study_of(values: Values, **settings: object) -> tuple[Study, dict[Cell, Reco
     arms: dict[str, dict[str, object]] = {arm: {} for arm in values}
     seeds = tuple(range(max(len(numbers) for numbers in values.values())))
     study = Study("s", "t", arms, baseline=next(iter(values)), seeds=seeds, **settings)  # type: ignore[arg-type]
-    cells = {Cell("data", "model", arm, 1.0, seed): number for arm, each in values.items() for seed, number in enumerate(each)}
+    cells = {
+        Cell("data", "model", arm, 1.0, seed): number
+        for arm, each in values.items()
+        for seed, number in enumerate(each)
+    }
     return study, {cell: record(cell, number) for cell, number in cells.items()}
 
 
