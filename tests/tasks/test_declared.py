@@ -70,12 +70,12 @@ def test_tasks_are_imported_when_they_are_asked_for() -> None:
 
 def test_options_with_their_types_defaults_and_help() -> None:
     found = of(
-        '    """An edge.\n\n    Args:\n        width: in cells,\n            or more.\n        kind: of edge.\n    """\n\n'
+        '    """An edge.\n\n    Args:\n        width: in cells\n            or more.\n        kind: of edge.\n    """\n'
         "    def __init__(self, *, width: int | None = None, kind: Literal['a', 'b'] = 'a', teacher: Run | str = '',\n"
         "        share: float = -0.5) -> None: ...\n"
     )
     assert found == {
-        "width": Option(int | None, None, "in cells, or more."),
+        "width": Option(int | None, None, "in cells or more."),
         "kind": Option(Literal["a", "b"], "a", "of edge."),
         "teacher": Option(str, "", ""),
         "share": Option(float, -0.5, ""),

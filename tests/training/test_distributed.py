@@ -73,9 +73,13 @@ def test_a_checkpoint_of_two_processes_is_continued_by_one(data: Path, tmp_path:
     assert_close(whole, tmp_path / "run")
 
 
-def test_metrics_are_exact_over_uneven_shares(data: Path, tmp_path: Path) -> None:
-    """With a batch of 4 images a process, one process has one batch more than the other, and no image counts twice."""
-    config = faults.make_config(data, tmp_path / "run", epochs=1, val_fraction=0.35, model_ema=True)
+@pytest.mark.parametrize("network", [{}, {"model": "test_resnet", "model_kwargs": {}, "tasks": {}}])
+def test_metrics_are_exact_over_uneven_shares(network: dict[str, Any], data: Path, tmp_path: Path) -> None:
+    """With a batch of 4 images a process, one process has one batch more than the other, and no image counts twice.
+
+    All processes evaluate with the running means of the first one, whose weights are exported.
+    """
+    config = faults.make_config(data, tmp_path / "run", epochs=1, val_fraction=0.35, model_ema=True, **network)
     assert run(config, 2) == [0, 0]
     row = read_rows(tmp_path / "run")[0]
     assert row["val/count"] == 12

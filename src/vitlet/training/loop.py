@@ -382,8 +382,8 @@ class Trainer:
         state = self.state
         row: dict[str, float] = {}
         state.module.eval()
-        self.world.share(state.objective.buffers())
         with state.averaged():
+            self.world.share(state.objective.buffers())  # inside, for the average has running means of its own
             if self.job.validates:
                 with self.reporter.validation(self.job.validation_batches(self.world)):
                     epoch = state.clock.planned(state.epoch + 1)
