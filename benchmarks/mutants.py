@@ -2,8 +2,9 @@
 
 Each mutant changes one place of a module: a comparison, an arithmetic operator, a number by one, a truth value, a
 condition, ``and`` and ``or``, ``not``, or a return value that is dropped. It is killed if one of the module's test
-files (``benchmarks/mutants.yaml``) fails or does not end. Texts, annotations, decorators, assertions and what is only
-raised as an error are left as they are. The places are drawn by a seed, and a larger sample contains a smaller one.
+files (``benchmarks/mutants.yaml``) fails or does not end. Texts, annotations, decorators, assertions, ``zip``'s strict
+and what is only raised as an error are left as they are. The places are drawn by a seed, and a larger sample contains
+a smaller one.
 Mutants that nobody can tell from the original are named in the same file with a reason each. They are tried too, for
 a kill would refute the reason, but do not count. Begun again with the same ``--work``, a mutant of an unchanged module
 that was killed stays killed, and a survivor is tried again if its tests have changed.
@@ -85,7 +86,8 @@ def counted(node: ast.AST) -> Iterator[ast.AST]:
             continue
         for each in value if isinstance(value, list) else [value]:
             alias = isinstance(node, ast.Module) and isinstance(getattr(each, "value", None), ast.Subscript)
-            if isinstance(each, ast.AST) and not isinstance(each, (ast.Raise, ast.Assert)) and not alias:
+            guard = isinstance(each, (ast.Raise, ast.Assert)) or getattr(each, "arg", None) == "strict"  # of zip
+            if isinstance(each, ast.AST) and not guard and not alias:
                 yield from counted(each)
 
 
