@@ -216,6 +216,7 @@ class Memory:
         self.file = file
         lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
         self.known: dict[str, str] = dict(json.loads(line) for line in lines)
+        self.new: dict[str, str] = {}
 
     def of(self, mutant: Mutant, limit: float) -> str:
         """The outcome, known or found now."""
@@ -224,11 +225,16 @@ class Memory:
         found = self.known.get(kill) or self.known.get(kill + tests)
         if found is None:
             found = outcome(mutant.module, mutated(mutant), limit)
-            key = kill + tests if found == "survived" else kill
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            with self.file.open("a", encoding="utf-8") as opened:
-                opened.write(json.dumps([key, found]) + "\n")
+            self.new[kill + tests if found == "survived" else kill] = found
         return found
+
+    def keep(self) -> None:
+        """Write down what is new."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with self.file.open("a", encoding="utf-8") as opened:
+            opened.writelines(json.dumps(each) + "\n" for each in self.new.items())
+        self.known |= self.new
+        self.new.clear()
 
 
 def limit_of(module: str) -> float:
@@ -261,6 +267,9 @@ def main() -> None:
         limit = limit_of(module)
         drawn = random.Random(f"{chosen.seed} {module}").sample(every, len(every))[: chosen.sample]
         found = {mutant: memory.of(mutant, limit) for mutant in sorted(drawn, key=lambda each: each.number)}
+        if memory.new:
+            limit_of(module)  # what fails without a mutant too, as where packages have changed meanwhile, is no kill
+            memory.keep()
         alive = [mutant for mutant, what in found.items() if what == "survived"]
         counting = [mutant for mutant in drawn if mutant.reason is None]
         killed = sum(mutant not in alive for mutant in counting)

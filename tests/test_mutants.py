@@ -104,6 +104,7 @@ def test_kills_are_remembered_and_survivors_are_tried_again(
             for mutant in every:
                 assert memory.of(mutant, 1.0) == answers.get(mutant.change, "killed")
             counts.append(len(tried))
+            memory.keep()
         assert counts == expected
 
 
