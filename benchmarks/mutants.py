@@ -69,7 +69,7 @@ class Mutant(NamedTuple):
     @property
     def reason(self) -> str | None:
         """Why it is no fault at all, if somebody said so."""
-        own = {"module": self.module, "line": self.text, "change": self.change}
+        own = {"module": self.module, "line": self.text, "column": self.column, "change": self.change}
         return next((each["reason"] for each in KNOWN["equivalent"] if own.items() <= each.items()), None)
 
 

@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 
 from builders.teachers import residual
-from vitlet import DRLoc, Guidance, Jigsaw, Position, SpatialRelations, VitletError
-from vitlet.tasks.angle import angle_loss
+from vitlet import AttentionDistance, DRLoc, Guidance, Jigsaw, Position, SpatialRelations, VitletError
+from vitlet.tasks.angle import angle_loss, pair_angles
 from vitlet.tasks.attention_similarity import GRAM_ROWS, AttentionSimilarity, GramPenalty, gram_matrices
 from vitlet.tasks.distance import distance_loss
+from vitlet.tasks.jigsaw import jigsaw_loss
 from vitlet.tasks.reconstruction import Reconstruction, sincos_positions
 from vitlet.testing import _attention_shape, token_grid
 from vitlet.tokens.features import Features, Grid, GridShape, Shapes
@@ -150,3 +151,22 @@ def test_places_of_offsets_are_seen_from_the_middle() -> None:
     for token, (row, column) in enumerate(grid_coords(4, 5).tolist()):
         errors = [(abs(1 - (row - o // 5)) + abs(2 - (column - o % 5))) / 2 for o in origins]
         assert found.error[0, token].item() == pytest.approx(sum(errors) / 16)
+
+
+def test_angles_of_a_fine_grid_are_numbers() -> None:
+    """Of tokens in one direction the cosine may be rounded to more than 1."""
+    angles = pair_angles(grid_coords(32, 32)[None], 32, 32)
+    assert angles.isfinite().all()
+    assert 0 <= angles.min() < angles.max() < 0.5
+
+
+def test_the_papers_best_layers() -> None:
+    assert AttentionDistance.best_depth == 0.5
+    assert AttentionSimilarity.best_depth == pytest.approx(5 / 6)
+
+
+def test_three_steps_of_sinkhorn_are_usual() -> None:
+    scores, cells = torch.randn(2, 6, 6), torch.arange(6)[None]
+    torch.testing.assert_close(jigsaw_loss(scores, cells), jigsaw_loss(scores, cells, 3))
+    assert not torch.allclose(jigsaw_loss(scores, cells), jigsaw_loss(scores, cells, 4))
+    assert Jigsaw().steps == 3
