@@ -206,3 +206,14 @@ def test_lines_for_type_checkers_name_the_tasks(tmp_path: Path) -> None:
     assert typed_imports(file) == {"C": "a.b"}
     assert registry.PUBLIC_TASKS["AttentionDistance"] == "vitlet.tasks.attention_distance"
     assert BUILT_IN["attention-distance"] == "vitlet.tasks.attention_distance:AttentionDistance"
+
+
+def test_a_base_beside_the_task_is_found_by_its_relative_name(site: Path) -> None:
+    text = "from .base import Base\nfrom ..root import Root\nclass Edge(Base, Root):\n    name = 'edge'\n"
+    install(site, "edge = edges.deep.task:Edge", text)
+    (site / "edges" / "root.py").write_text(f"{HEAD}class Root(Task):\n    suggested_weight = 0.125\n")
+    (site / "edges" / "deep" / "base.py").write_text(
+        f"{HEAD}class Base(Task):\n    def __init__(self, *, width: int = 2) -> None: ...\n"
+    )
+    assert declared_options("edge") == {"width": Option(int, 2, "")}
+    assert declared_weight("edge") == 0.125
