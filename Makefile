@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: demo test units test-all browser lint types models faults sbom bench site package lock clean
+.PHONY: demo test units test-all browser lint types models faults mutants sbom bench site package lock clean
 
 demo: $(INSTALLED)
 	$(BIN)/vitlet train
@@ -45,6 +45,10 @@ models: $(INSTALLED)
 faults: $(INSTALLED)
 	$(BIN)/python benchmarks/fault_matrix.py --kills 60 --output benchmarks/results/faults.md
 	VITLET_FUZZ=20000 $(BIN)/python -m pytest tests/data/test_fuzz.py
+
+# Faults put into the code on purpose; resumable; writes benchmarks/results/mutants.md
+mutants: $(INSTALLED)
+	$(BIN)/python benchmarks/mutants.py --output benchmarks/results/mutants.md
 
 # Software bill of materials, CycloneDX
 sbom: $(INSTALLED)

@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vitlet.tokens.geometry import MOST_SPREAD, chance_error, grid_coords, pair_offsets, sample_pairs, spread_coords
+from vitlet.tokens.geometry import (
+    MOST_SPREAD,
+    chance_error,
+    constant_error,
+    from_unit_range,
+    grid_coords,
+    manhattan,
+    pair_offsets,
+    sample_pairs,
+    spread_coords,
+    to_unit_range,
+)
 
 
 def test_coords_run_row_by_row() -> None:
@@ -55,3 +66,24 @@ def test_chance_is_the_best_constant(size: int, signed: bool) -> None:
 def test_chance_levels_of_the_literature() -> None:
     assert chance_error(7, signed=False) == pytest.approx(1.35, abs=0.005)
     assert chance_error(4, signed=False) == pytest.approx(0.75)
+
+
+def test_values_are_scaled_by_the_largest_of_their_own_image() -> None:
+    values = torch.stack([torch.rand(4, 4), 10 * torch.rand(4, 4), torch.rand(4, 4) + 3])
+    scaled = to_unit_range(values)
+    for image, found in zip(values, scaled, strict=True):
+        torch.testing.assert_close(found, 2 * image / image.max() - 1)
+        assert found.max() == 1
+    torch.testing.assert_close(from_unit_range(scaled, values), values)
+    torch.testing.assert_close(from_unit_range(scaled[:1], values[1:2]), values[:1] * values[1].max() / values[0].max())
+
+
+def test_manhattan_distances_equal_a_loop() -> None:
+    first, second = grid_coords(2, 3), grid_coords(3, 2)
+    for one, row in zip(first, manhattan(first, second), strict=True):
+        assert row.tolist() == [float((one - other).abs().sum()) for other in second]
+
+
+def test_a_constant_is_best_at_the_median() -> None:
+    values = torch.tensor([0.0, 1.0, 1.0, 2.0, 9.0])
+    assert constant_error(values) == pytest.approx((1 + 0 + 0 + 1 + 8) / 5)

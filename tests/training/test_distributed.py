@@ -18,9 +18,10 @@ import faults
 from builders.runs import assert_close, finished, run, said
 from vitlet.config import RunConfig, TaskConfig
 from vitlet.data.loading import EpochOrder
-from vitlet.errors import VitletError, fail
+from vitlet.errors import LostProcessError, VitletError, fail
 from vitlet.training import state
 from vitlet.training.checkpoint import Checkpoints
+from vitlet.training.distributed import World
 from vitlet.training.run_folder import read_rows
 
 SMALL = "--model vit_tiny_patch16_224 --model-kwargs patch_size=4 embed_dim=24 depth=1 num_heads=2 --img-size 16"
@@ -73,9 +74,13 @@ def test_a_checkpoint_of_two_processes_is_continued_by_one(data: Path, tmp_path:
     assert_close(whole, tmp_path / "run")
 
 
-def test_metrics_are_exact_over_uneven_shares(data: Path, tmp_path: Path) -> None:
-    """With a batch of 4 images a process, one process has one batch more than the other, and no image counts twice."""
-    config = faults.make_config(data, tmp_path / "run", epochs=1, val_fraction=0.35, model_ema=True)
+@pytest.mark.parametrize("network", [{}, {"model": "test_resnet", "model_kwargs": {}, "tasks": {}}])
+def test_metrics_are_exact_over_uneven_shares(network: dict[str, Any], data: Path, tmp_path: Path) -> None:
+    """With a batch of 4 images a process, one process has one batch more than the other, and no image counts twice.
+
+    All processes evaluate with the running means of the first one, whose weights are exported.
+    """
+    config = faults.make_config(data, tmp_path / "run", epochs=1, val_fraction=0.35, model_ema=True, **network)
     assert run(config, 2) == [0, 0]
     row = read_rows(tmp_path / "run")[0]
     assert row["val/count"] == 12
@@ -285,3 +290,20 @@ def test_an_error_that_one_process_meets_is_told_by_it(
     problem.everywhere = False
     fail(problem)
     assert capsys.readouterr().err == "vitlet, process 1: an image is gone\n"
+
+
+def test_a_process_that_is_gone_is_no_fault_of_the_checkpoint(tmp_path: Path) -> None:
+    """Sharded weights are read by all processes together: one may be gone by then."""
+
+    class Unread:
+        path = tmp_path
+
+        def state(self) -> dict[str, Any]:
+            raise RuntimeError("[/gloo/transport/tcp/pair.cc:545] Read error: Connection reset by peer")
+
+    broken: Any = Unread()
+    with pytest.raises(LostProcessError, match=r"another process of this run is gone: .*Connection reset"):
+        state.State.read(broken, broken, World(size=2))
+    with pytest.raises(VitletError, match=r"cannot continue from .*Connection reset") as found:
+        state.State.read(broken, broken, World())
+    assert not isinstance(found.value, LostProcessError)

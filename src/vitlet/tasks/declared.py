@@ -203,7 +203,10 @@ def _source(module: str, name: str) -> Path:
 
 def _spec(module: str, folders: Sequence[str] | None) -> ModuleSpec | None:
     for finder in sys.meta_path:
-        spec: ModuleSpec | None = finder.find_spec(module, folders, None)
+        try:
+            spec: ModuleSpec | None = finder.find_spec(module, folders, None)
+        except KeyError:  # a folder without __init__.py, whose parent would have to be imported: by its own name, then
+            spec = finder.find_spec(module.rpartition(".")[2], folders, None)
         if spec is not None:
             return spec
     return None

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitlet.errors import VitletError, first_line
+from vitlet.errors import LostProcessError, VitletError, first_line
 from vitlet.processes import this_process
 
 Result = TypeVar("Result")
@@ -113,6 +113,18 @@ def joined(*, sharded: bool = False) -> Iterator[World]:
         yield World(dist.get_rank(), size, local)
     finally:
         dist.destroy_process_group()
+
+
+def lost_process(problem: Exception, world: World) -> VitletError | None:
+    """An error message, if this is PyTorch's way to say that a process is gone."""
+    text = first_line(problem)
+    if "DataLoader" in str(problem):
+        error = LostProcessError(f"a loading process is gone or stuck: {text}. With -j 0 none is needed.")
+        error.everywhere = False
+        return error
+    if world.size > 1 and ("gloo" in text.lower() or "nccl" in text.lower() or "Connection" in text):
+        return LostProcessError(f"another process of this run is gone: {text}.")
+    return None
 
 
 def local_device(name: str, world: World) -> str:

@@ -35,12 +35,12 @@ from torch import Tensor, nn
 from vitlet.config import BaseConfig, RunConfig
 from vitlet.data.images import Dataset
 from vitlet.data.randomness import mix_seed
-from vitlet.errors import InterruptedRunError, LostProcessError, VitletError, first_line
+from vitlet.errors import InterruptedRunError, VitletError
 from vitlet.objective import Outcome
 from vitlet.training.budget import count_time, last_epoch_in_time, left_open, planned_job, planned_settings
 from vitlet.training.choice import Choice
 from vitlet.training.clock import Sizes, Stopwatch
-from vitlet.training.distributed import World, joined, local_device, synchronised
+from vitlet.training.distributed import World, joined, local_device, lost_process, synchronised
 from vitlet.training.evaluate import Scores
 from vitlet.training.finish import RunResult, finish, finished, score
 from vitlet.training.job import Batches, Job
@@ -113,7 +113,7 @@ def train_job(
         try:
             return _train(config, find_job, world, title, given, options, watch)
         except RuntimeError as problem:
-            raise _lost_process(problem, world) or problem from problem
+            raise lost_process(problem, world) or problem from problem
         except ValueError as problem:
             if "more than 1 value per channel" not in str(problem):
                 raise
@@ -170,18 +170,6 @@ def _train(
     finally:
         for run in folders:
             run.close()
-
-
-def _lost_process(problem: RuntimeError, world: World) -> VitletError | None:
-    """An error message, if this is PyTorch's way to say that a process is gone."""
-    text = first_line(problem)
-    if "DataLoader" in str(problem):
-        error = LostProcessError(f"a loading process is gone or stuck: {text}. With -j 0 none is needed.")
-        error.everywhere = False
-        return error
-    if world.size > 1 and ("gloo" in text.lower() or "nccl" in text.lower() or "Connection" in text):
-        return LostProcessError(f"another process of this run is gone: {text}.")
-    return None
 
 
 class Trainer:
@@ -375,8 +363,8 @@ class Trainer:
         state = self.state
         row: dict[str, float] = {}
         state.module.eval()
-        self.world.share(state.objective.buffers())
         with state.averaged():
+            self.world.share(state.objective.buffers())  # inside, for the average has running means of its own
             if self.job.validates:
                 with self.reporter.validation(self.job.validation_batches(self.world)):
                     epoch = state.clock.planned(state.epoch + 1)

@@ -16,7 +16,7 @@ from vitlet.errors import VitletError, first_line
 from vitlet.objective import Objective, Outcome
 from vitlet.training.checkpoint import STATE, Checkpoint, save_tensors
 from vitlet.training.clock import Clock
-from vitlet.training.distributed import World, replicate, shard
+from vitlet.training.distributed import World, lost_process, replicate, shard
 from vitlet.training.ema import Average, short_run_decay
 from vitlet.training.job import Job
 from vitlet.training.optim import make_optimizer
@@ -168,8 +168,9 @@ class State:
                 self.clock.fill(state["clock"])
             for numbers in state["means"][world.rank :: world.size]:  # my own sums, and those of processes now missing
                 self.means.fill(numbers)
-        except Exception as problem:  # a foreign file fails in many ways
-            raise VitletError(f"cannot continue from {checkpoint.path}: {first_line(problem)}.") from problem
+        except Exception as problem:  # a foreign file fails in many ways; a process that is gone is no fault of it
+            damaged = VitletError(f"cannot continue from {checkpoint.path}: {first_line(problem)}.")
+            raise lost_process(problem, world) or damaged from problem
 
 
 def _has_unused(job: Job) -> bool:
