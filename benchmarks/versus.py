@@ -39,6 +39,7 @@ RECIPE = "--aug standard --tta flip --autotune --model-ema --weight-decay 0.1 --
 SIZES = {"cifar10-2000": ("24:32", "32"), "imagenette-852": ("48:64", "64"), "flowers102": ("48:64", "64")}
 ARMS: dict[str, str] = {
     "resnet": "--model resnet_s_for_{side}px --opt muon -b 64 --task none",
+    "resnet+sprel": "--model resnet_s_for_{side}px --opt muon -b 64 --task sprel=0.3",
     "hybrid": "--model hybrid_s_for_{side}px --opt muon -b 64 --task none",
     "hybrid+sprel": "--model hybrid_s_for_{side}px --opt muon -b 64 --task sprel=0.3",
 }
