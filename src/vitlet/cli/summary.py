@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vitlet.tasks.declared import Option
     from vitlet.training.evaluate import Scores
     from vitlet.training.finish import RunResult
+    from vitlet.training.search_folder import SearchRecord
 
 
 def print_result(result: RunResult[Scores]) -> None:
@@ -69,6 +70,24 @@ def _print_end(result: RunResult[Any]) -> None:
     say(f"run: {result.path}")
     if (result.path / "curves.png").is_file():
         say(f"curves: {result.path / 'curves.png'}")
+
+
+def print_search(path: Path, record: SearchRecord) -> None:
+    """What a search tried, what is used of it, and where it is."""
+    table = _table("tasks", "minutes", "validation %", "weight", first="member")
+    for member in record.members:
+        tasks = ", ".join(f"{name}={weight:g}" for name, weight in member.tasks.items()) or "none"
+        minutes, weight = (member.ended - member.began) / 60, record.weights.get(member.folder, 0.0)
+        numbers = (f"{minutes:.1f}", f"{member.val_top1:.2f}", f"{weight:.2f}")
+        table.add_row(_cell(f"{member.folder} {member.model}"), _cell(tasks), *numbers)
+    Console().print(table)
+    what = "the best single run" if len(record.weights) == 1 else f"an ensemble of {len(record.weights)} runs"
+    say(f"used: {what}, {record.val_top1 or 0.0:.2f} % of the validation images")
+    if record.test is not None:
+        say(f"test: {record.test['top1']:.2f} % of {record.test['count']:.0f} images, tested once")
+    say(f"time: {record.seconds / 60:.1f} of {record.minutes:g} minutes")
+    say(f"search: {path}, for vitlet evaluate, predict, serve and report")
+    say(f"picture: {path / 'search.png'}")
 
 
 def demo_table(results: Mapping[str, RunResult[Scores]]) -> None:
