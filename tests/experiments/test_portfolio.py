@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -132,7 +131,6 @@ def test_a_search_that_is_stopped_keeps_its_best_and_goes_on(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from vitlet.errors import InterruptedRunError
 
     output = tmp_path / "s"
 

@@ -32,7 +32,7 @@ from vitlet.training.knowledge import knowledge
 from vitlet.training.loop import train
 from vitlet.training.progress import duration
 from vitlet.training.run_folder import RunFolder, next_free
-from vitlet.training.search_folder import SEARCH_FILE, Member, SearchRecord, is_search, read_search
+from vitlet.training.search_folder import SEARCH_FILE, SearchMember, SearchRecord, is_search, read_search
 
 SIZES = ("xs", "s", "m", "l", "xl")
 SHORT = 2.0
@@ -124,7 +124,7 @@ class Search:
         self._keep(number, logits.softmax(-1))
         assert result.val is not None
         tasks = {task: each.weight for task, each in own.tasks.items()}
-        member = Member(name, own.model, tasks, began, self.seconds(), result.val.top1)
+        member = SearchMember(name, own.model, tasks, began, self.seconds(), result.val.top1)
         self.record = replace(self.record, members=(*self.record.members, member))
         self._choose()
 

@@ -22,7 +22,7 @@ SEARCH_FILE = "search.json"
 
 
 @dataclass(frozen=True)
-class Member:
+class SearchMember:
     """A run of a search: its folder within it, what it is, when it began and ended in seconds, what it reached."""
 
     folder: str
@@ -54,7 +54,7 @@ class SearchRecord:
     minutes: float
     count: int
     seconds: float = 0.0
-    members: tuple[Member, ...] = ()
+    members: tuple[SearchMember, ...] = ()
     weights: dict[str, float] = field(default_factory=dict)
     val_top1: float | None = None
     test: dict[str, float] | None = None
@@ -74,7 +74,7 @@ def read_search(path: Path) -> SearchRecord:
     """What a search has found so far."""
     try:
         found = json.loads((path / SEARCH_FILE).read_text(encoding="utf-8"))
-        members = tuple(Member(**member) for member in found.pop("members"))
+        members = tuple(SearchMember(**member) for member in found.pop("members"))
         return SearchRecord(**found, members=members)
     except (OSError, ValueError, TypeError, KeyError) as problem:
         raise VitletError(f"{path / SEARCH_FILE} is not the record of a search: {problem}.") from problem
