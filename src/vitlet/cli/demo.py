@@ -1,19 +1,30 @@
-"""What `vitlet train` does without data: handwritten digits, with and without DRLoc, side by side."""
+"""What `vitlet train` does without data: the settings that are chosen for handwritten digits, and what tasks bring."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from vitlet.cli.summary import demo_table, say
+from vitlet.cli.summary import demo_table, print_result, say
 from vitlet.config import RunConfig, TaskConfig
-from vitlet.pictures import plot_curves
-from vitlet.training.evaluate import Scores
-from vitlet.training.finish import RunResult
+from vitlet.pictures import panels, save_figure
+from vitlet.statistics import student
+from vitlet.training.choice import choose
 from vitlet.training.loop import train
-from vitlet.training.run_folder import read_rows
+
+SEEDS = 4
+PER_CLASS = 20
+"""Labelled images of each digit, for what the tasks bring: they matter where there are few."""
+
+ARMS: Mapping[str, Mapping[str, TaskConfig]] = {
+    "labels only": {},
+    "labels + spatial tasks": {"sprel": TaskConfig(1.0), "position": TaskConfig(1.0)},
+}
 
 
 def digits_config() -> RunConfig:
@@ -25,42 +36,69 @@ def digits_config() -> RunConfig:
         img_size=(8, 8),
         in_chans=1,
         epochs=40,
-        batch_size=64,
+        batch_size=32,
         lr=2e-3,
         crop="resized",
         scale=0.6,
         hflip=0.0,
         crop_pct=1.0,
         val_fraction=0.2,
+        per_class=PER_CLASS,
+        val_interval=10,
+        checkpoint_epochs=None,
     )
 
 
-def demo(root: Path = Path("runs")) -> dict[str, RunResult[Scores]]:
-    """Train both, then print a table and draw the curves."""
+def demo(root: Path = Path("runs"), *, epochs: int = 8, seeds: int = SEEDS) -> dict[str, list[float]]:
+    """Train with what is chosen, then a small ViT with and without tasks; a table and one picture."""
     torch.set_num_threads(1)  # so small a network gets slower with more
     number = 1
     while (root / f"demo-{number}").exists():
         number += 1
     folder = root / f"demo-{number}"
-    config = digits_config()
-    task = TaskConfig(0.5, options={"hidden": 128, "pairs": 32})
-    arms = {"labels only": config, "labels + drloc": replace(config, tasks={"drloc": task})}
-    say("No DATA given: training a small ViT on scikit-learn's handwritten digits, twice.")
-    results = {}
-    for name, arm in arms.items():
-        output = str(folder / name.replace(" ", "").replace("+", "-"))
-        results[name] = train(replace(arm, output=output), title=name)
-    rows = {name: read_rows(result.path) for name, result in results.items()}
-    picture = folder / "curves.png"
-    plot_curves(
-        rows,
-        picture,
-        metrics={
-            "val/top1": "validation accuracy, %",
-            "train/criterion": "loss on labels",
-            "train/drloc/error_cells": "drloc: error in cells",
-        },
-    )
-    demo_table(results)
-    say(f"curves: {picture}")
-    return results
+    say("No DATA given: scikit-learn's handwritten digits.")
+    say(f"1. What `vitlet train digits --epochs {epochs}` chooses and reaches:")
+    asked = RunConfig(data="digits", epochs=epochs, output=str(folder / "chosen"))
+    choice = choose(asked, {"epochs": epochs})
+    print_result(train(choice.config, choice=choice))
+    say(f"2. What tasks bring: a small ViT on {10 * PER_CLASS} labelled digits, {seeds} seeds with tasks and without:")
+    found: dict[str, list[float]] = {name: [] for name in ARMS}
+    for seed in range(seeds):
+        for name, tasks in ARMS.items():
+            found[name].append(_accuracy(seed, name, tasks, folder))
+    demo_table(found)
+    picture = folder / "demo.png"
+    draw_demo(found, picture)
+    say(f"picture: {picture}")
+    return found
+
+
+def _accuracy(seed: int, name: str, tasks: Mapping[str, TaskConfig], folder: Path) -> float:
+    """Test accuracy of one run, in percent; its progress is not printed."""
+    output = str(folder / f"{name.replace(' ', '').replace('+', '-')}-{seed}")
+    config = replace(digits_config(), seed=seed, tasks=tasks, output=output)
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+        result = train(config)
+    assert result.test is not None
+    say(f"seed {seed}, {name}: {result.test.top1:.2f} % of {result.test.count} test images")
+    return result.test.top1
+
+
+def draw_demo(found: Mapping[str, Sequence[float]], picture: Path) -> None:
+    """Every seed as a line from one training to the other, and the means with their 95 % intervals."""
+    figure, (axis,) = panels(1, 6, 4.2)
+    for pair in zip(*found.values(), strict=True):
+        axis.plot(range(len(found)), pair, color="0.7", marker="o", markersize=4, zorder=1)
+    for place, values in enumerate(found.values()):
+        mean = student(values) if len(values) > 1 else None
+        if mean is not None:
+            axis.errorbar(place, mean.value, mean.high - mean.value, color=f"C{place}", marker="s", capsize=6, lw=2)
+            axis.annotate(
+                f"{mean.value:.1f} %", (place, mean.value), (12, 6), textcoords="offset points", weight="bold"
+            )
+    axis.set_xticks(range(len(found)), list(found))
+    axis.set(xlim=(-0.5, len(found) - 0.3), ylabel="accuracy on test images, %")
+    axis.set_title(f"A small ViT on {10 * PER_CLASS} labelled digits: a line for each seed, mean and 95 % interval")
+    axis.title.set_fontsize(9)
+    axis.grid(alpha=0.3)
+    save_figure(figure, picture)

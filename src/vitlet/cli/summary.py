@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from vitlet.data.images import Dataset
     from vitlet.data.scan.findings import ScanReport
     from vitlet.models.small_list import SmallModel
+    from vitlet.statistics import Interval
     from vitlet.tasks.declared import Option
     from vitlet.training.evaluate import Scores
     from vitlet.training.finish import RunResult
+    from vitlet.training.search_folder import SearchRecord
 
 
 def print_result(result: RunResult[Scores]) -> None:
@@ -71,18 +73,40 @@ def _print_end(result: RunResult[Any]) -> None:
         say(f"curves: {result.path / 'curves.png'}")
 
 
-def demo_table(results: Mapping[str, RunResult[Scores]]) -> None:
-    """Several runs side by side: tested once, with the weights that were best on the validation images."""
-    table = _table("best epoch", "validation %", "test %", "run", first="training")
-    for name, result in results.items():
-        test = f"{result.test.top1:.2f}" if result.test else "n/a"
-        val = f"{result.val.top1:.2f}" if result.val else "n/a"
-        table.add_row(_cell(name), str(result.best_epoch), val, test, _cell(result.path))
+def print_search(path: Path, record: SearchRecord) -> None:
+    """What a search tried, what is used of it, and where it is."""
+    table = _table("tasks", "minutes", "validation %", "weight", first="member")
+    for member in record.members:
+        tasks = ", ".join(f"{name}={weight:g}" for name, weight in member.tasks.items()) or "none"
+        minutes, weight = (member.ended - member.began) / 60, record.weights.get(member.folder, 0.0)
+        numbers = (f"{minutes:.1f}", f"{member.val_top1:.2f}", f"{weight:.2f}")
+        table.add_row(_cell(f"{member.folder} {member.model}"), _cell(tasks), *numbers)
     Console().print(table)
-    for name, result in results.items():
-        for warning in result.warnings:
-            say(f"note on {name}: {warning}")
-    say("One seed on 359 test images: differences of a point or two are noise.")
+    what = "the best single run" if len(record.weights) == 1 else f"an ensemble of {len(record.weights)} runs"
+    say(f"used: {what}, {record.val_top1 or 0.0:.2f} % of the validation images")
+    if record.test is not None:
+        say(f"test: {record.test['top1']:.2f} % of {record.test['count']:.0f} images, tested once")
+    say(f"time: {record.seconds / 60:.1f} of {record.minutes:g} minutes")
+    say(f"search: {path}, for vitlet evaluate, predict, serve and report")
+    say(f"picture: {path / 'search.png'}")
+
+
+def demo_table(found: Mapping[str, Sequence[float]]) -> None:
+    """Accuracy of several trainings over the same seeds, and what each is ahead of the first."""
+    from vitlet.statistics import student
+
+    table = _table("seeds", "test %", "gain in points", first="training")
+    base, *_ = found.values()
+    for name, values in found.items():
+        gains = [value - other for value, other in zip(values, base, strict=True)]
+        own, gain = ("n/a", "n/a") if len(values) < 2 else (_with_interval(student(each)) for each in (values, gains))
+        table.add_row(_cell(name), str(len(values)), own, "" if values is base else gain)
+    Console().print(table)
+    say("Means over seeds with 95 % intervals (Student's); gains are differences of the same seed.")
+
+
+def _with_interval(found: Interval) -> str:
+    return f"{found.value:.2f} ± {found.high - found.value:.2f}"
 
 
 def print_scores(what: str, scores: Scores) -> None:

@@ -23,6 +23,7 @@ from vitlet.inference.predict import Predictor
 from vitlet.inference.runtimes import INPUT, OUTPUTS, Dtype, TorchNetwork, import_openvino
 from vitlet.training.files import checksum, sync
 from vitlet.training.run_folder import run_weights
+from vitlet.training.search_folder import best_member, is_search, used_members
 
 TOLERANCE = 1e-4
 """Largest difference of a logit in float32; beyond it an export is refused."""
@@ -69,6 +70,8 @@ def export_run(
     """
     if is_export(run):
         raise VitletError(f"{run} is an export itself: export the run that it was made from.")
+    if is_search(run):
+        output, run = output or run / "export" / form, _only_member(run)
     if form == "onnx" and dtype == "bfloat16":
         raise VitletError("onnxruntime has no bfloat16 on a CPU: export to openvino, or leave --dtype out.")
     target = output or run / "export" / (form if dtype == "float32" else f"{form}-{dtype}")
@@ -100,6 +103,17 @@ def export_run(
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return target, parity
+
+
+def _only_member(search: Path) -> Path:
+    """The run that a search found best; an ensemble has no format of its own."""
+    used = used_members(search)
+    if len(used) > 1:
+        raise VitletError(
+            f"{search} answers with the mean of {len(used)} networks, which these formats do not hold as one. Export"
+            f" its best single run: vitlet export {best_member(search)}"
+        )
+    return next(iter(used))
 
 
 def _require(form: Format) -> None:

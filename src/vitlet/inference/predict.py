@@ -23,6 +23,7 @@ from vitlet.data.splits import fingerprint, pick_names
 from vitlet.data.store import Fit, Lazy
 from vitlet.errors import VitletError, first_line
 from vitlet.inference.exported import is_export, load_network, read_export, timm_preprocess
+from vitlet.inference.mixture import Mixture, MixtureNetwork
 from vitlet.inference.runtimes import LogitsOf, TorchNetwork
 from vitlet.models.factory import load_exported
 from vitlet.training.build import find_device
@@ -31,6 +32,7 @@ from vitlet.training.files import checksum
 from vitlet.training.inputs import data_request, other_request, readable_part
 from vitlet.training.jobs import job_class
 from vitlet.training.run_folder import read_config, read_rows, run_weights
+from vitlet.training.search_folder import is_search, used_members
 
 CALIBRATION_FILE = "calibration.json"
 """In the folder of a run: the number that its logits are divided by, so that its probabilities can be believed."""
@@ -71,9 +73,11 @@ class Predictor:
 
     @staticmethod
     def load(run: Path, *, device: str = "auto") -> Predictor:
-        """Read a run folder or an export folder."""
+        """Read the folder of a run, an export or a search."""
         if is_export(run):
             return _load_export(run, device)
+        if is_search(run):
+            return _load_search(run, device)
         config = read_config(run)
         if not job_class(config).labelled:
             raise VitletError(
@@ -230,6 +234,22 @@ def _unfinished(run: Path, config: RunConfig) -> str:
         return ""
     epochs = f"{len(read_rows(run))} of {config.last_epoch} epochs"
     return f"{run} is not finished ({epochs}): these are its best weights so far."
+
+
+def _load_search(folder: Path, device: str) -> Predictor:
+    """The run that a search found best, or its ensemble as one network."""
+    used = used_members(folder)
+    loaded = [Predictor.load(run, device=device) for run in used]
+    first = loaded[0]
+    if len(loaded) == 1:
+        first.source = folder
+        return first
+    mixture = Mixture([each.model for each in loaded], list(used.values()))
+    network = MixtureNetwork(mixture, first.network)
+    where, notes = first.device, [note for each in loaded for note in each.notes]
+    return Predictor(
+        mixture, first.preprocess, first.classes, first.config, where, network=network, source=folder, notes=notes
+    )
 
 
 def _load_export(folder: Path, device: str) -> Predictor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -93,11 +93,12 @@ class MeasuredGain:
 
 @dataclass(frozen=True)
 class Knowledge:
-    """The whole file."""
+    """The whole file; of the portfolio, its members and the least share of a run's epochs that each is worth."""
 
     rules: tuple[Rule, ...]
     gains: tuple[MeasuredGain, ...]
-    portfolio: tuple[Mapping[str, Any], ...] = field(default_factory=tuple)
+    portfolio: tuple[Mapping[str, Any], ...]
+    share: float
 
 
 @cache
@@ -105,9 +106,9 @@ def knowledge() -> Knowledge:
     """What ``choices.yaml`` says."""
     text = (files("vitlet.training") / FILE).read_text(encoding="utf-8")
     found = yaml.safe_load(text)
-    return Knowledge(
-        tuple(map(_rule, found["runs"])), tuple(map(_gain, found["tasks"])), tuple(found.get("portfolio", ()))
-    )
+    portfolio = found["portfolio"]
+    rules, gains = tuple(map(_rule, found["runs"])), tuple(map(_gain, found["tasks"]))
+    return Knowledge(rules, gains, tuple(portfolio["members"]), portfolio["share"])
 
 
 def _rule(entry: Mapping[str, Any]) -> Rule:

@@ -214,7 +214,9 @@ def read_config(path: Path, kind: type[BaseConfig] = RunConfig) -> BaseConfig:
     if not path.is_dir():
         raise VitletError(f"no such run folder: {path}.")
     if not (path / "config.yaml").is_file():
-        raise VitletError(f"{path} is not a run folder: it holds no config.yaml. `vitlet train` makes run folders.")
+        of_search = f" It is a search: name one of its runs, such as {path / 'members' / '1'}."
+        made = of_search if (path / "search.json").is_file() else " `vitlet train` makes run folders."
+        raise VitletError(f"{path} is not a run folder: it holds no config.yaml.{made}")
     return kind.from_dict(kind.read(path / "config.yaml"), source=str(path / "config.yaml"))
 
 

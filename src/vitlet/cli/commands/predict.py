@@ -76,7 +76,7 @@ def run(words: list[str]) -> int:
 
 def _is_network(path: Path) -> bool:
     """Whether a word among the images is one more run or export."""
-    return (path / "config.yaml").is_file() or (path / "vitlet.json").is_file()
+    return any((path / name).is_file() for name in ("config.yaml", "vitlet.json", "search.json"))
 
 
 def _write(text: str, output: Path | None) -> None:

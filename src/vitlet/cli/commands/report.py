@@ -23,9 +23,11 @@ def run(words: list[str]) -> int:
     from vitlet.cli.summary import say
     from vitlet.config import RunConfig
     from vitlet.experiments.studies.report import is_study, report_study
+    from vitlet.training.search_folder import is_search
 
     runs = chosen.runs
     output = chosen.output or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
+    runs = [run for named in runs for run in (sorted((named / "members").iterdir()) if is_search(named) else [named])]
     if is_study(runs[0]):
         if len(runs) > 1:
             raise VitletError("a study is reported by itself; name one study, or runs.")

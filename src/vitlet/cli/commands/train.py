@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from vitlet.processes import keep_freed_memory, this_process
 if TYPE_CHECKING:
     from vitlet.config import RunConfig
     from vitlet.experiments.recipes import Scale
+    from vitlet.training.choice import Choice
+    from vitlet.training.clock import Stopwatch
 
 
 def run(words: list[str]) -> int:
@@ -34,7 +37,13 @@ def run_config(program: str, about: str, words: list[str], **fixed: bool) -> tup
     parser = Parser(prog=program, description=about)
     add_recipe_flags(parser)
     add_run_flags(parser)
+    parser.add_argument("--until", metavar="HH:MM", help="train until this time of the day, in place of --minutes")
     chosen = parser.parse_all(words)
+    until = vars(chosen).pop("until")
+    if until is not None:
+        if "minutes" in chosen or "cpu_minutes" in chosen:
+            raise VitletError("--until and --minutes both say when to end; leave one of them out.")
+        chosen.minutes = minutes_until(until)
     given = with_recipe(chosen, fixed)
     from vitlet.config import RunConfig
 
@@ -45,10 +54,51 @@ def run_config(program: str, about: str, words: list[str], **fixed: bool) -> tup
     return RunConfig.from_dict(given, source=program), given, choices
 
 
+def _begun_search(config: RunConfig, given: Mapping[str, Any]) -> Path | None:
+    """The search that ``--resume`` means; further settings are refused, for it has its own."""
+    from vitlet.training.search_folder import is_search
+
+    path = Path(config.output or "") if config.resume == "auto" else Path(config.resume or "")
+    if config.resume is None or not is_search(path):
+        return None
+    if config.resume != "auto" and (others := given.keys() - {"resume", "output"}):
+        raise VitletError(f"the search {path} goes on with its own settings; leave out {', '.join(sorted(others))}.")
+    return path
+
+
+def _search(begun: Path | None, choice: Choice | None, given: Mapping[str, Any], watch: Stopwatch) -> int | None:
+    """Search within the minutes, or go on with a search; None where they are too short for more than one run."""
+    from vitlet.cli.summary import print_search, say
+    from vitlet.experiments.portfolio import Search, open_folder, plan_search, resume_search
+
+    if begun is not None:
+        search = resume_search(begun, watch, say)
+    else:
+        assert choice is not None
+        if (record := plan_search(choice, given, watch)) is None:
+            return None
+        for line in choice.lines:
+            say(line)
+        search = Search(open_folder(choice.config), record, choice, watch, say)
+    print_search(search.path, search.run())
+    return 0
+
+
 def is_open(chosen: argparse.Namespace, given: Mapping[str, Any]) -> bool:
     """Whether a command line leaves the choice of the network, and of what follows from it, to us."""
     named = chosen.recipe or chosen.config or any(name in given for name in HELD)
     return not named and given.get("resume", "auto") == "auto"
+
+
+def minutes_until(text: str, now: datetime | None = None) -> float:
+    """Minutes from now to a time of the day such as 18:00, of tomorrow if it has passed."""
+    now = now or datetime.now()
+    try:
+        end = datetime.combine(now.date(), datetime.strptime(text, "%H:%M").time())
+    except ValueError:
+        raise VitletError(f"--until {text!r} is no time of the day; it must be like 18:00.") from None
+    end += timedelta(days=1) if end <= now else timedelta()
+    return (end - now).total_seconds() / 60
 
 
 def _of_first_run(run: Path, given: dict[str, Any]) -> dict[str, Any]:
@@ -152,10 +202,14 @@ def start(config: RunConfig, command: list[str], given: dict[str, Any], choices:
     from vitlet.training.loop import train
 
     keep_freed_memory()
+    watch = Stopwatch.of_process()
+    if (begun := _begun_search(config, given)) is not None:
+        return _search(begun, None, given, watch) or 0
     choice = choose(config, given) if choices == "all" else None
     config = choice.config if choice else config
-    open_tasks, watch = choices == "tasks", Stopwatch.of_process()
-    result = train(config, given=given, open_tasks=open_tasks, choice=choice, watch=watch)
+    if choice and config.minutes and not process.launched and _search(None, choice, given, watch) == 0:
+        return 0
+    result = train(config, given=given, open_tasks=choices == "tasks", choice=choice, watch=watch)
     if process.first:
         print_result(result)
     return 0

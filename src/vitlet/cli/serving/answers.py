@@ -21,6 +21,7 @@ from vitlet.inference.predict import Predictor, most_likely
 from vitlet.models.factory import patch_size
 from vitlet.pictures.pixels import data_uri
 from vitlet.tasks.task import Places
+from vitlet.training.search_folder import best_member, is_search
 
 
 class RefusedError(VitletError):
@@ -46,6 +47,9 @@ class ServedModel:
 
     def _explainer(self, folder: Path) -> tuple[Explainer | None, str]:
         predictor = self.predictor
+        if is_search(folder):  # maps are those of its best single run
+            folder = best_member(folder)
+            predictor = Predictor.load(folder, device=str(predictor.device))
         if not is_export(folder):
             return Explainer.of(predictor, folder), ""
         if not hasattr(predictor.model, "forward_intermediates"):

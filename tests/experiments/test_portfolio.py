@@ -1,0 +1,160 @@
+"""A search within minutes: its plan, its ensemble, its folder as a run, and its end at any moment."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vitlet.cli import main
+from vitlet.cli.commands.train import minutes_until
+from vitlet.config import RunConfig
+from vitlet.data.glance import Glance
+from vitlet.errors import InterruptedRunError, VitletError
+from vitlet.experiments import portfolio
+from vitlet.experiments.portfolio import greedy_ensemble, member_settings
+from vitlet.inference.predict import Predictor
+from vitlet.training.choice import choose_for
+from vitlet.training.loop import train
+from vitlet.training.run_folder import read_config
+from vitlet.training.search_folder import best_member, is_search, read_search, used_members
+
+MINUTES = 0.35
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is expected to take 12 seconds, which lets two members into 21."""
+    monkeypatch.setattr(portfolio, "SHORT", 0.0)
+    monkeypatch.setattr(portfolio, "measure_speed", lambda job: None)
+    monkeypatch.setattr(portfolio, "expected_seconds", lambda job, world, speed: (16.0, {}))
+    monkeypatch.setattr("vitlet.training.clock.STARTED", time.monotonic())
+
+
+def words(data: Path, output: Path, *more: str) -> list[str]:
+    return ["train", str(data), "--minutes", str(MINUTES), "--device", "cpu", "-j", "0", "--output", str(output), *more]
+
+
+def test_members_differ_and_keep_what_was_given() -> None:
+    found = Glance(1000, 10, 96, 3)
+    choice = choose_for(RunConfig(lr=0.1), {"lr"}, found, "cpu")
+    members = member_settings(choice, ["lr"])
+    assert [each.model for each in members] == [
+        f"{name}_for_64px" for name in ("resnet_s", "hybrid_s", "resnet_m", "convstem_vit_s")
+    ]
+    assert {each.lr for each in members} == {0.1} and {each.seed for each in members} == {0}
+    assert {each.img_size for each in members} == {(64, 64)}  # an ensemble shows all the same image
+    assert members[1].tasks["sprel"].weight == 0.3 and not members[2].tasks
+    config = RunConfig.from_dict({"task": {"drloc": 0.5}})
+    choice = choose_for(config, {"task"}, found, "cpu")
+    asked = member_settings(choice, ["task"])
+    assert [each.model.split("_")[0] for each in asked] == ["hybrid", "convstem"]
+    assert all(each.tasks == config.tasks for each in asked)
+
+
+def test_the_ensemble_is_greedy_and_not_worse_than_its_best_member() -> None:
+    labels = torch.tensor([0, 0, 1, 1])
+    sure = torch.tensor([[0.9, 0.1], [0.3, 0.7], [0.1, 0.9], [0.1, 0.9]])
+    other = torch.tensor([[0.4, 0.6], [0.95, 0.05], [0.2, 0.8], [0.2, 0.8]])
+    wrong = 1 - sure
+    weights, top1 = greedy_ensemble(torch.stack([wrong, sure, other]), labels)
+    assert set(weights) == {1, 2} and sum(weights.values()) == pytest.approx(1) and top1 == 100
+    weights, top1 = greedy_ensemble(torch.stack([sure, wrong]), labels)
+    assert weights == {0: 1.0} and top1 == 75
+
+
+def test_until_is_a_number_of_minutes() -> None:
+    now = datetime(2026, 1, 1, 17, 30)
+    assert minutes_until("18:00", now) == 30
+    assert minutes_until("17:00", now) == 23.5 * 60
+    with pytest.raises(VitletError, match="must be like 18:00"):
+        minutes_until("six", now)
+    assert main(["train", "digits", "--until", "18:00", "--minutes", "3"]) == 2
+
+
+def test_a_search_is_a_run_for_every_command(
+    shared_folder: Path,
+    tmp_path: Path,
+    quick: None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    output, image = tmp_path / "s", next((shared_folder / "test" / "digit 1").iterdir())
+    began = time.monotonic()
+    assert main(words(shared_folder, output)) == 0
+    seconds = time.monotonic() - began
+    printed = capsys.readouterr().out
+    assert "member 1 of 2: resnet_s_for_32px" in printed and "member 2 of 2: hybrid_s_for_32px" in printed
+    assert "best so far" in printed and "tested once" in printed
+    record = read_search(output)
+    assert record.done and len(record.members) == 2 and record.test is not None
+    assert 0.5 * 60 * MINUTES < record.seconds < seconds + 1
+    assert record.seconds < 1.15 * 60 * MINUTES  # a busy machine; on an idle one within 3 %
+    assert sum(record.weights.values()) == pytest.approx(1)
+    assert (output / "search.png").stat().st_size > 5000
+    assert read_config(output / "members" / "2").tasks["sprel"].weight == 0.3
+    assert main(["evaluate", str(output), "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["top1"] == pytest.approx(record.test["top1"])
+    assert main(["predict", str(output), str(image), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)[0]["classes"]) == 3
+    assert main(["explain", str(output), "--images", str(image), "--output", str(tmp_path / "e")]) == 2
+    assert "It is a search: name one of its runs" in capsys.readouterr().err
+    monkeypatch.setattr("vitlet.training.clock.STARTED", time.monotonic())
+    assert main(words(shared_folder, output)) == 2
+    assert "already exists" in capsys.readouterr().err
+    assert main(["train", "--resume", str(output)]) == 0
+    assert read_search(output).members == record.members
+    assert main(["train", "--resume", str(output), "--epochs", "3"]) == 2
+    both = {member.folder: 0.5 for member in record.members}
+    (output / "search.json").write_text(
+        json.dumps(json.loads((output / "search.json").read_text()) | {"weights": both})
+    )
+    mixed = Predictor.load(output)
+    batch = torch.randn(3, mixed.config.in_chans, *mixed.preprocess.size)
+    parts = [Predictor.load(output / "members" / name)(batch)[0] for name in "12"]
+    torch.testing.assert_close(mixed(batch)[0], torch.stack(parts).mean(0), atol=1e-5, rtol=0.0)
+    assert main(["export", str(output), "--format", "safetensors"]) == 2
+    assert "mean of 2 networks" in capsys.readouterr().err
+    assert best_member(output).parent == output / "members" and len(used_members(output)) == 2
+
+
+def test_a_search_that_is_stopped_keeps_its_best_and_goes_on(
+    shared_folder: Path,
+    tmp_path: Path,
+    quick: None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+
+    output = tmp_path / "s"
+
+    def stopped(config: Any, **options: Any) -> Any:
+        if options["title"] == "member 2":
+            raise InterruptedRunError("stopped")
+        return train(config, **options)
+
+    monkeypatch.setattr(portfolio, "train", stopped)
+    assert main(words(shared_folder, output)) == InterruptedRunError.code
+    assert f"vitlet train --resume {output}" in capsys.readouterr().err
+    assert is_search(output) and len(read_search(output).members) == 1
+    assert main(["evaluate", str(output)]) == 0
+    monkeypatch.setattr(portfolio, "train", train)
+    monkeypatch.setattr("vitlet.training.clock.STARTED", time.monotonic())
+    assert main(["train", "--resume", str(output)]) == 0
+    record = read_search(output)
+    assert record.done and [member.folder for member in record.members] == ["members/1", "members/2"]
+    assert record.seconds < 1.3 * 60 * MINUTES
+
+
+def test_too_few_minutes_are_one_run(
+    shared_folder: Path, tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(portfolio, "expected_seconds", lambda job, world, speed: (100.0, {}))
+    assert main(words(shared_folder, tmp_path / "run")) == 0
+    assert read_config(tmp_path / "run").model == "resnet_s_for_32px" and not is_search(tmp_path / "run")
