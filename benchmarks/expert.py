@@ -53,22 +53,19 @@ def network(classes: int, stride: int, widths: tuple[int, ...] = (32, 64, 128, 2
     return nn.Sequential(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
 
 
-def read(table: Path, side: int) -> tuple[dict[str, tuple[Tensor, Tensor]], int]:
-    """All images at one size as bytes, and their labels, by split."""
+def read(table: Path, split: str, side: int) -> tuple[Tensor, Tensor, int]:
+    """The images of a split at one size as bytes, their labels, and the number of classes."""
     with table.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     names = sorted({row["label"] for row in rows})
-    found = {}
-    for split in ("train", "test"):
-        chosen = [row for row in rows if row["split"] == split]
-        pixels = np.empty((len(chosen), 3, side, side), np.uint8)
-        for number, row in enumerate(chosen):
-            with Image.open(row["path"]) as image:
-                square = image.convert("RGB").resize((side, side), Image.Resampling.BICUBIC)
-            pixels[number] = np.asarray(square).transpose(2, 0, 1)
-        labels = torch.tensor([names.index(row["label"]) for row in chosen])
-        found[split] = torch.from_numpy(pixels), labels
-    return found, len(names)
+    chosen = [row for row in rows if row["split"] == split]
+    pixels = np.empty((len(chosen), 3, side, side), np.uint8)
+    for number, row in enumerate(chosen):
+        with Image.open(row["path"]) as image:
+            square = image.convert("RGB").resize((side, side), Image.Resampling.BICUBIC)
+        pixels[number] = np.asarray(square).transpose(2, 0, 1)
+    labels = torch.tensor([names.index(row["label"]) for row in chosen])
+    return torch.from_numpy(pixels), labels, len(names)
 
 
 def augment(images: Tensor, side: int) -> Tensor:
@@ -172,20 +169,18 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(chosen.seed)
     sides = TINY if chosen.tiny else SIDES
-    splits, classes = read(chosen.images, sides[0])
-    pixels, labels = splits["train"]
+    pixels, labels, classes = read(chosen.images, "train", sides[0])
     mean = pixels.float().mean((0, 2, 3)).view(1, 3, 1, 1)
     std = pixels.float().std((0, 2, 3)).view(1, 3, 1, 1)
     model, context, steps = train(normalised(pixels, mean, std), labels, classes, chosen.cpu_seconds, sides)
-    seconds = time.process_time()
-    pixels, labels = splits["test"]
+    seconds, epochs = time.process_time(), steps * BATCH / len(labels)
+    pixels, labels, _ = read(chosen.images, "test", sides[0])  # after the budget
     right = 0
     for first in range(0, len(pixels), 256):
         batch = F.interpolate(normalised(pixels[first : first + 256], mean, std), sides[2], mode="area")
         with torch.inference_mode(), context():
             scores = model(batch).float() + model(batch.flip(3)).float()
         right += int((scores.argmax(1) == labels[first : first + 256]).sum())
-    epochs = steps * BATCH / len(splits["train"][1])
     print(
         json.dumps({"top1": 100 * right / len(labels), "epochs": epochs, "cpu_seconds": seconds, "seed": chosen.seed})
     )
