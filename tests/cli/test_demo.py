@@ -15,8 +15,8 @@ from vitlet.cli.summary import demo_table
 def test_the_demo_shows_the_choice_and_what_tasks_bring(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = replace(demo.digits_config(), epochs=1, val_interval=1)
-    monkeypatch.setattr(demo, "digits_config", lambda: short)
+    short = replace(demo.few_digits_config(), epochs=1, val_interval=1)
+    monkeypatch.setattr(demo, "few_digits_config", lambda: short)
     found = demo.demo(tmp_path, epochs=1, seeds=2)
     assert [len(values) for values in found.values()] == [2, 2]
     printed = capsys.readouterr().out

@@ -227,9 +227,9 @@ def test_recipe_size_has_a_flag_of_its_own(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_plan_takes_recipes() -> None:
-    config, _, _ = parse_plan(["--recipe", "arvit_table1/cifar10/arvit/base", "--epochs", "6"])
+    config, *_ = parse_plan(["--recipe", "arvit_table1/cifar10/arvit/base", "--epochs", "6"])
     assert (config.model, config.epochs, config.warmup_epochs) == ("arvit_reference_patch16_256", 6, pytest.approx(1.8))
-    config, _, _ = parse_plan(["--recipe", "drloc_table4/cifar10/swin_t/drloc", "--recipe-size", "small"])
+    config, *_ = parse_plan(["--recipe", "drloc_table4/cifar10/swin_t/drloc", "--recipe-size", "small"])
     assert config.model == "swin_for_32px"
 
 
