@@ -29,7 +29,7 @@ from vitlet.errors import VitletError
 from vitlet.models.factory import data_statistics, describe_for_timm
 from vitlet.models.initialise import position_names
 from vitlet.objective import Objective, Outcome
-from vitlet.objective.schedules import Schedule, WarmupCosine, WarmupQuarterCosine, WarmupStableDecay
+from vitlet.objective.schedules import Schedule
 from vitlet.tasks.declared import load_task
 from vitlet.training.build import build_backbone, find_device, load_first_weights, resolve_settings, training_sizes
 from vitlet.training.choice import Choice
@@ -41,7 +41,7 @@ from vitlet.training.inputs import class_weights, data_request, decode_splits
 from vitlet.training.job import Batches, Job
 from vitlet.training.loaders import training_batches
 from vitlet.training.mixing import Mixing
-from vitlet.training.optim import make_autocast
+from vitlet.training.optim import make_autocast, make_schedule
 from vitlet.training.summaries import accuracy_verdict, few_images
 from vitlet.training.terms import make_balance, make_terms
 
@@ -216,17 +216,7 @@ class ImageJob(Job):
         return list(few_images(self.dataset))
 
     def learning_rate(self) -> Schedule:
-        """Warm-up, then half a cosine, a quarter of one, or constant and a linear end."""
-        config = self.config
-        kinds: dict[str, Any] = {
-            "cosine": WarmupCosine,
-            "wsd": WarmupStableDecay,
-            "quarter-cosine": WarmupQuarterCosine,
-        }
-        schedule: Schedule = kinds[config.sched](
-            config.lr, config.epochs, config.warmup_epochs or 0.0, end=min(config.min_lr, config.lr)
-        )
-        return schedule
+        return make_schedule(self.config)
 
     @cached_property
     def autocast(self) -> Callable[[], AbstractContextManager[Any]]:

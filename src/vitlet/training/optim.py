@@ -1,4 +1,4 @@
-"""The optimizer of a run, and its precision."""
+"""The optimizer of a run, its learning rate, and its precision."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitlet.config import BaseConfig
+from vitlet.config import BaseConfig, RunConfig
 from vitlet.models.initialise import layer_decay_groups
 from vitlet.models.optimizers import optimizer_by_name
 from vitlet.objective import Objective
+from vitlet.objective.schedules import Schedule, WarmupCosine, WarmupQuarterCosine, WarmupStableDecay
 from vitlet.training.muon import Muon, is_inner_weight
 
 
@@ -58,6 +59,14 @@ def _ends(model: Any) -> list[str]:
         names = known.get(key) or ()
         found += [names] if isinstance(names, str) else list(names)
     return found
+
+
+def make_schedule(config: RunConfig) -> Schedule:
+    """The learning rate by the epoch: warm-up, then half a cosine, a quarter of one, or constant and a linear end."""
+    kinds: dict[str, Any] = {"cosine": WarmupCosine, "wsd": WarmupStableDecay, "quarter-cosine": WarmupQuarterCosine}
+    warmup, end = config.warmup_epochs or 0.0, min(config.min_lr, config.lr)
+    schedule: Schedule = kinds[config.sched](config.lr, config.epochs, warmup, end=end)
+    return schedule
 
 
 def make_autocast(config: BaseConfig, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
