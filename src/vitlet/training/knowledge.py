@@ -21,17 +21,24 @@ EVERY: Between = (0.0, math.inf)
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """Where settings were measured: test accuracy in percent by dataset, mean and half width of the 95 % interval."""
+    """Where settings were measured, on test images, over seeds.
 
-    study: str
-    model: str
+    Attributes:
+        table: a committed table of runs.
+        arm: their name in it.
+        cpu_seconds: that each run had.
+        accuracy: in percent by dataset, mean and half width of the 95 % interval.
+    """
+
+    table: str
     arm: str
+    cpu_seconds: float
     accuracy: Mapping[str, tuple[float, float]]
 
     def shown(self) -> str:
-        """Such as ``72.80 ± 0.50 % (imagenette), studies/few-images``."""
-        found = ", ".join(f"{mean:.2f} ± {half:.2f} % ({dataset})" for dataset, (mean, half) in self.accuracy.items())
-        return f"{found}, studies/{self.study}"
+        """Such as ``measured: 72.8 ± 0.5 % (imagenette-852) in 2 minutes of CPU time, benchmarks/results/a.csv``."""
+        found = ", ".join(f"{mean:.1f} ± {half:.1f} % ({dataset})" for dataset, (mean, half) in self.accuracy.items())
+        return f"measured: {found} in {self.cpu_seconds / 60:g} minutes of CPU time, {self.table}"
 
 
 @dataclass(frozen=True)
