@@ -22,6 +22,7 @@ from vitlet.config import RunConfig, TaskConfig
 from vitlet.data.glance import Glance, glance
 from vitlet.data.images import Arrays, Dataset, Files
 from vitlet.data.sources import Request, open_dataset
+from vitlet.errors import VitletError
 from vitlet.statistics import student
 from vitlet.training.choice import Choice, choose, choose_for
 from vitlet.training.knowledge import EVERY, MeasuredRun, Rule, knowledge
@@ -267,3 +268,24 @@ def test_all_images_alike_large_ones_and_many_classes(tmp_path: Path, capsys: py
     np.savez(tmp_path / "many.npz", x_train=pixels, y_train=labels, x_val=pixels[::2], y_val=labels[::2])
     assert main(quick(str(tmp_path / "many.npz"), "--output", str(tmp_path / "m"))) == 0
     assert "100 classes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("budget", ["--minutes", "--cpu-minutes"])
+def test_epochs_and_minutes_are_not_both_taken(budget: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "DATA", budget, "5", "--epochs", "3"]) == 2
+    assert "both say how long to train" in capsys.readouterr().err
+
+
+def test_tune_begins_with_the_choice(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[RunConfig] = []
+
+    def stop(config: RunConfig, *more: Any, **options: Any) -> Any:
+        asked.append(config)
+        raise VitletError("enough")
+
+    monkeypatch.setattr("vitlet.experiments.tuning.tune", stop)
+    monkeypatch.chdir(tmp_path)
+    assert main(["tune", str(folder), "--epochs", "1", "--device", "cpu"]) == 2
+    assert main(["tune", str(folder), "--model", "resnet18", "--device", "cpu"]) == 2
+    assert [config.model for config in asked] == ["resnet_s_for_32px", "resnet18"]
+    assert (asked[0].epochs, asked[0].opt, asked[1].opt) == (1, "muon", "adamw")

@@ -44,6 +44,8 @@ def run_config(program: str, about: str, words: list[str], **fixed: bool) -> tup
         if "minutes" in chosen or "cpu_minutes" in chosen:
             raise VitletError("--until and --minutes both say when to end; leave one of them out.")
         chosen.minutes = minutes_until(until)
+    if "epochs" in chosen and ("minutes" in chosen or "cpu_minutes" in chosen):
+        raise VitletError("--epochs and --minutes both say how long to train; leave one of them out.")
     given = with_recipe(chosen, fixed)
     from vitlet.config import RunConfig
 
@@ -86,7 +88,7 @@ def _search(begun: Path | None, choice: Choice | None, given: Mapping[str, Any],
 
 def is_open(chosen: argparse.Namespace, given: Mapping[str, Any]) -> bool:
     """Whether a command line leaves the choice of the network, and of what follows from it, to us."""
-    named = chosen.recipe or chosen.config or any(name in given for name in HELD)
+    named = getattr(chosen, "recipe", None) or chosen.config or any(name in given for name in HELD)
     return not named and given.get("resume", "auto") == "auto"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from vitlet.cli.commands.train import is_open
 from vitlet.cli.flags import Parser, add_run_flags, run_settings
 from vitlet.config import RunConfig
 from vitlet.errors import VitletError
@@ -29,8 +30,14 @@ def run(words: list[str]) -> int:
         raise VitletError("vitlet tune runs one process; leave --nproc out.")
     from vitlet.cli.summary import say
     from vitlet.experiments.tuning import tune
+    from vitlet.training.choice import choose
     from vitlet.training.run_folder import run_name
 
+    if is_open(chosen, given):
+        choice = choose(config, given)
+        config = choice.config
+        for line in choice.lines:
+            say(line)
     folder = Path(config.output or f"runs/tune-{run_name(config)}")
     best, found = tune(config, folder, minutes=minutes, trials=trials, open_tasks="task" not in given, say=say)
     (folder / "best.yaml").write_text(best.dump(), encoding="utf-8")
