@@ -15,6 +15,7 @@ from vitlet.tasks.angle import angle_loss, pair_angles
 from vitlet.tasks.attention_similarity import GRAM_ROWS, AttentionSimilarity, GramPenalty, gram_matrices
 from vitlet.tasks.distance import distance_loss
 from vitlet.tasks.jigsaw import jigsaw_loss
+from vitlet.tasks.offset_targets import CrossEntropyTarget, GaussianTarget
 from vitlet.tasks.reconstruction import Reconstruction, sincos_positions
 from vitlet.testing import _attention_shape, token_grid
 from vitlet.tokens.features import Features, Grid, GridShape, Shapes
@@ -178,3 +179,17 @@ def test_three_steps_of_sinkhorn_are_usual() -> None:
     torch.testing.assert_close(jigsaw_loss(scores, cells), jigsaw_loss(scores, cells, 3))
     assert not torch.allclose(jigsaw_loss(scores, cells), jigsaw_loss(scores, cells, 4))
     assert Jigsaw().steps == 3
+
+
+@pytest.mark.parametrize("kind", [CrossEntropyTarget, GaussianTarget])
+@pytest.mark.parametrize(("classes", "zeros"), [("wide", (4, 5)), ("tight", (3, 4)), ("absolute", (0, 0))])
+def test_classes_are_read_as_offsets(kind: Any, classes: Any, zeros: tuple[int, int]) -> None:
+    target, sides = kind(classes), (4, 5)
+    out = torch.full((1, 1, target.outputs(sides)), -50.0)
+    first = {"wide": 9, "tight": 7, "absolute": 4}[classes]
+    out[..., zeros[0] + 2] = 50.0
+    out[..., first + zeros[1] + 3] = 50.0
+    torch.testing.assert_close(target.in_cells(out, sides), torch.tensor([[[2.0, 3.0]]]))
+    loss, error = target.loss_and_error(out, torch.tensor([[[2.0, 3.0]]]), sides)
+    assert loss.isfinite()  # though the spread is nothing
+    assert error < 1e-4
