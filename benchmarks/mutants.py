@@ -278,7 +278,7 @@ def main() -> None:
         if memory.new:
             limit_of(module)  # what fails without a mutant too, as where packages have changed meanwhile, is no kill
             memory.keep()
-        alive = [mutant for mutant, what in found.items() if what == "survived"]
+        alive = [mutant for mutant, what in found.items() if what in ("survived", "unreached")]
         counting = [mutant for mutant in drawn if mutant.reason is None]
         killed = sum(mutant not in alive for mutant in counting)
         total = [total[0] + len(counting), total[1] + killed]
