@@ -69,8 +69,8 @@ class Mutant(NamedTuple):
     @property
     def reason(self) -> str | None:
         """Why it is no fault at all, if somebody said so."""
-        own = {"module": self.module, "line": self.text, "column": self.column, "change": self.change}
-        return next((each["reason"] for each in KNOWN["equivalent"] if own.items() <= each.items()), None)
+        own = {"module": self.module, "at": self.line, "line": self.text, "column": self.column, "change": self.change}
+        return next((each["reason"] for each in KNOWN["equivalent"] if each.items() <= {**each, **own}.items()), None)
 
 
 def path_of(module: str) -> Path:
