@@ -48,7 +48,7 @@ faults: $(INSTALLED)
 
 # Faults put into the code on purpose; resumable; writes benchmarks/results/mutants.md
 mutants: $(INSTALLED)
-	$(BIN)/python benchmarks/mutants.py --output benchmarks/results/mutants.md
+	$(BIN)/python benchmarks/mutants.py --sample 6 --seed 1 --output benchmarks/results/mutants.md
 
 # Software bill of materials, CycloneDX
 sbom: $(INSTALLED)

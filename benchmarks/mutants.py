@@ -69,8 +69,8 @@ class Mutant(NamedTuple):
     @property
     def reason(self) -> str | None:
         """Why it is no fault at all, if somebody said so."""
-        own = {"module": self.module, "line": self.text, "column": self.column, "change": self.change}
-        return next((each["reason"] for each in KNOWN["equivalent"] if own.items() <= each.items()), None)
+        own = {"module": self.module, "at": self.line, "line": self.text, "column": self.column, "change": self.change}
+        return next((each["reason"] for each in KNOWN["equivalent"] if each.items() <= {**each, **own}.items()), None)
 
 
 def path_of(module: str) -> Path:
@@ -218,14 +218,22 @@ class Memory:
         self.known: dict[str, str] = dict(json.loads(line) for line in lines)
         self.new: dict[str, str] = {}
 
-    def of(self, mutant: Mutant, limit: float) -> str:
-        """The outcome, known or found now."""
+    def keys(self, mutant: Mutant) -> tuple[str, str]:
+        """Under which a kill and a survival are written down."""
         tests = digest(*(ROOT / "tests" / file for file in KNOWN["tests"][mutant.module]))
         kill = json.dumps([*mutant[:5], digest(path_of(mutant.module))])
-        found = self.known.get(kill) or self.known.get(kill + tests)
+        return kill, kill + tests
+
+    def known_of(self, mutant: Mutant) -> str | None:
+        """The outcome, where it is known."""
+        return next((self.known[key] for key in self.keys(mutant) if key in self.known), None)
+
+    def of(self, mutant: Mutant, limit: float) -> str:
+        """The outcome, known or found now."""
+        found = self.known_of(mutant)
         if found is None:
             found = outcome(mutant.module, mutated(mutant), limit)
-            self.new[kill + tests if found == "survived" else kill] = found
+            self.new[self.keys(mutant)[found == "survived"]] = found
         return found
 
     def keep(self) -> None:
@@ -264,13 +272,13 @@ def main() -> None:
     total = [0, 0]
     for module in chosen.modules or KNOWN["tests"]:
         every = mutants_of(module)
-        limit = limit_of(module)
         drawn = random.Random(f"{chosen.seed} {module}").sample(every, len(every))[: chosen.sample]
+        limit = limit_of(module) if any(memory.known_of(mutant) is None for mutant in drawn) else 0.0
         found = {mutant: memory.of(mutant, limit) for mutant in sorted(drawn, key=lambda each: each.number)}
         if memory.new:
             limit_of(module)  # what fails without a mutant too, as where packages have changed meanwhile, is no kill
             memory.keep()
-        alive = [mutant for mutant, what in found.items() if what == "survived"]
+        alive = [mutant for mutant, what in found.items() if what in ("survived", "unreached")]
         counting = [mutant for mutant in drawn if mutant.reason is None]
         killed = sum(mutant not in alive for mutant in counting)
         total = [total[0] + len(counting), total[1] + killed]

@@ -175,6 +175,7 @@ def test_items_that_leave_a_side_empty_are_refused(fraction: float) -> None:
     with pytest.raises(VitletError, match="10 training images leave nothing"):
         hold_out_items(range(10), fraction, 0)
     assert [len(side) for side in hold_out_items(range(10), 0.9, 0)] == [1, 9]
+    assert [len(side) for side in hold_out_items(range(10), 0.1, 0)] == [9, 1]
 
 
 def test_classes_are_numbered_anew() -> None:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import vitlet
-from vitlet.tasks.task import Task, TaskResult
+from vitlet.tasks.task import Task, TaskResult, ask
+from vitlet.testing import token_grid
 from vitlet.tokens.features import Features, Shapes
 from vitlet.tokens.views import PlainView, View
 
@@ -111,6 +112,7 @@ def test_schedules_need_the_epoch() -> None:
         objective(*batch())
     weights: Mapping[str, float] = objective.weights(1)
     assert weights == {"drloc": 0.25}
+    assert objective.weights(0) == {"drloc": 0.0}  # the first epoch is one, too
     outcome = objective(*batch(), weights)
     assert outcome.loss.item() == pytest.approx((outcome.parts["criterion"] + 0.25 * outcome.parts["drloc"]).item())
     task = vitlet.TimmTrainingTask(objective)
@@ -213,3 +215,17 @@ def test_learning_the_task_on_real_scans() -> None:
         outcome.loss.backward()
         optimizer.step()
     assert float(outcome.metrics["drloc/error_cells"]) < 0.5 * float(outcome.metrics["drloc/chance_cells"])
+
+
+def test_heads_get_tokens_in_their_own_precision_outside_autocast() -> None:
+    task = vitlet.Position()
+    features = token_grid()
+    task.build(Shapes(features.last.shape, features.last.shape))
+    double = features.in_precision(torch.float64)
+    assert ask(task, double).loss.isfinite()
+    probe = Probe("probe")
+    probe.head = nn.Linear(1, 1)
+    ask(probe, double)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ask(probe, double)
+    assert [seen.last.tokens.dtype for seen in probe.seen] == [torch.float32, torch.float64]

@@ -15,6 +15,7 @@ from vitlet.tasks.angle import angle_loss, pair_angles
 from vitlet.tasks.attention_similarity import GRAM_ROWS, AttentionSimilarity, GramPenalty, gram_matrices
 from vitlet.tasks.distance import distance_loss
 from vitlet.tasks.jigsaw import jigsaw_loss
+from vitlet.tasks.offset_targets import CrossEntropyTarget, GaussianTarget
 from vitlet.tasks.reconstruction import Reconstruction, sincos_positions
 from vitlet.testing import _attention_shape, token_grid
 from vitlet.tokens.features import Features, Grid, GridShape, Shapes
@@ -135,22 +136,30 @@ def test_positions_as_sines_and_cosines_equal_a_loop() -> None:
         assert values == pytest.approx([*map(math.sin, angles), *map(math.cos, angles)], abs=1e-6)
 
 
-def test_places_of_offsets_are_seen_from_the_middle() -> None:
-    """A head that says an offset of one row and two columns for every pair."""
-    task = DRLoc(variant="signed", targets="cells", preset="reference", hidden=4, pool="none")
-    task.build(Shapes(GridShape(8, 4, 5), GridShape(8, 4, 5)))
+@pytest.mark.parametrize("signed", [True, False])
+@pytest.mark.parametrize(("height", "width"), [(4, 5), (6, 4), (6, 8), (5, 9)])
+def test_places_of_offsets_are_seen_from_the_middle(height: int, width: int, signed: bool) -> None:
+    """A head that says an offset of one row and two columns for every pair; without signs, the true ones are drawn."""
+    task = DRLoc(variant="signed" if signed else "l1", targets="cells", hidden=4, pool="none")
+    task.build(Shapes(GridShape(8, height, width), GridShape(8, height, width)))
     for parameter in task.parameters():
         parameter.data.zero_()
-    task.heads[0].last.bias.data.copy_(torch.tensor([1.0 + 3, 2.0 + 4]))  # type: ignore[union-attr, operator]
-    grid = Grid(torch.randn(2, 8, 4, 5), grid_coords(4, 5)[None])
+    zero = torch.tensor([height - 1.0, width - 1.0]) * signed
+    task.heads[0].last.bias.data.copy_(torch.tensor([1.0, 2.0]) + zero)  # type: ignore[union-attr, operator]
+    grid = Grid(torch.randn(2, 8, height, width), grid_coords(height, width)[None])
     found = task.places(Features(torch.zeros(2, 3, 8, 8), grid))
-    assert found.origin == 2 * 5 + 2
-    assert found.sides == (4, 5)
-    assert found.predicted.unique(dim=1).tolist() == [[[3.0, 4.0]]] * 2
-    origins = [12, *range(0, 20, 1)][:16]
-    for token, (row, column) in enumerate(grid_coords(4, 5).tolist()):
-        errors = [(abs(1 - (row - o // 5)) + abs(2 - (column - o % 5))) / 2 for o in origins]
-        assert found.error[0, token].item() == pytest.approx(sum(errors) / 16)
+    count, places = height * width, grid_coords(height, width).tolist()
+    middle = height // 2 * width + width // 2
+    assert (found.origin, found.sides, found.signed) == (middle, (height, width), signed)
+    origins = [middle, *list(range(0, count, count // 15))[:15]]
+    for token, place in enumerate(places):
+        steps = [-1 if not signed and here < there else 1 for here, there in zip(place, places[middle], strict=True)]
+        expected = [places[middle][axis] + (axis + 1) * steps[axis] for axis in (0, 1)]
+        assert found.predicted[1, token].tolist() == expected
+        offsets = [[place[axis] - places[origin][axis] for axis in (0, 1)] for origin in origins]
+        wanted = offsets if signed else [[abs(each) for each in pair] for pair in offsets]
+        errors = [(abs(1 - rows) + abs(2 - columns)) / 2 for rows, columns in wanted]
+        assert found.error[0, token].item() == pytest.approx(sum(errors) / len(origins))
 
 
 def test_angles_of_a_fine_grid_are_numbers() -> None:
@@ -170,3 +179,17 @@ def test_three_steps_of_sinkhorn_are_usual() -> None:
     torch.testing.assert_close(jigsaw_loss(scores, cells), jigsaw_loss(scores, cells, 3))
     assert not torch.allclose(jigsaw_loss(scores, cells), jigsaw_loss(scores, cells, 4))
     assert Jigsaw().steps == 3
+
+
+@pytest.mark.parametrize("kind", [CrossEntropyTarget, GaussianTarget])
+@pytest.mark.parametrize(("classes", "zeros"), [("wide", (4, 5)), ("tight", (3, 4)), ("absolute", (0, 0))])
+def test_classes_are_read_as_offsets(kind: Any, classes: Any, zeros: tuple[int, int]) -> None:
+    target, sides = kind(classes), (4, 5)
+    out = torch.full((1, 1, target.outputs(sides)), -50.0)
+    first = {"wide": 9, "tight": 7, "absolute": 4}[classes]
+    out[..., zeros[0] + 2] = 50.0
+    out[..., first + zeros[1] + 3] = 50.0
+    torch.testing.assert_close(target.in_cells(out, sides), torch.tensor([[[2.0, 3.0]]]))
+    loss, error = target.loss_and_error(out, torch.tensor([[[2.0, 3.0]]]), sides)
+    assert loss.isfinite()  # though the spread is nothing
+    assert error < 1e-4
