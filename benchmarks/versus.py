@@ -48,9 +48,10 @@ ARMS: dict[str, str] = {
 def expert(table: Path, dataset: str, seed: int, seconds: float) -> dict[str, Any]:
     """One run of ``expert.py``."""
     words = [sys.executable, str(Path(__file__).parent / "expert.py"), str(table)]
-    words += ["--cpu-seconds", str(seconds), "--seed", str(seed), *(["--tiny"] if "cifar" in dataset else [])]
+    words += ["--seconds", str(seconds), "--seed", str(seed), *(["--tiny"] if "cifar" in dataset else [])]
     found = subprocess.run(words, check=True, capture_output=True, text=True, env=one_thread())
-    return dict(json.loads(found.stdout.splitlines()[-1]))
+    result: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
+    return {**result, "cpu_seconds": result["seconds"]}
 
 
 def vitlet(words: list[str], output: Path, seconds: float) -> dict[str, Any]:
