@@ -2,9 +2,9 @@
 
     python benchmarks/auto.py DATA_DIR --minutes 2 10 30 --seeds 3
 
-Nothing else may run on the machine. The arms take turns, each alone: the expert's script by the clock, then the command.
-A row holds test accuracy and the seconds that the command took from its start to its end, test included. Finished rows
-of ``benchmarks/results/auto.csv`` are not run again; the table is written to ``auto.md``.
+Nothing else may run on the machine. The arms take turns, each alone: the expert by the clock, then the command. A row
+holds test accuracy and the seconds that the command took from its start to its end, test included. Finished rows of
+``benchmarks/results/auto.csv`` are not run again; the table is written to ``auto.md``.
 """
 
 from __future__ import annotations
