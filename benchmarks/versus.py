@@ -43,6 +43,11 @@ ARMS: dict[str, str] = {
     "hybrid": "--model hybrid_s_for_{side}px --opt muon -b 64 --task none",
     "hybrid+sprel": "--model hybrid_s_for_{side}px --opt muon -b 64 --task sprel=0.3",
 }
+PAIRS = (
+    *(("resnet", "expert"), ("resnet+sprel", "resnet"), ("hybrid+sprel", "hybrid")),
+    *(("hybrid", "resnet"), ("hybrid+sprel", "resnet")),
+)
+"""Arms whose paired differences are shown."""
 
 
 def expert(table: Path, dataset: str, seed: int, seconds: float) -> dict[str, Any]:
@@ -140,20 +145,33 @@ def read(file: Path) -> list[dict[str, str]]:
 
 
 def report(file: Path) -> str:
-    """A table: mean accuracy of each arm, and its paired difference from the expert, by dataset and budget."""
+    """Two tables: mean accuracy of each arm by dataset and budget, and paired differences between arms."""
     rows = read(file)
-    lines = ["| dataset | CPU s | arm | seeds | test top-1 % | against the expert |", "|---|---|---|---|---|---|"]
-    groups = sorted({(row["dataset"], float(row["cpu_budget"])) for row in rows})
-    for dataset, budget in groups:
+    lines = ["| dataset | CPU s | arm | seeds | test top-1 % | epochs |", "|---|---|---|---|---|---|"]
+    others = ["| dataset | CPU s | arm | against | difference | ahead |", "|---|---|---|---|---|---|"]
+    for dataset, budget in sorted({(row["dataset"], float(row["cpu_budget"])) for row in rows}):
         mine = [row for row in rows if row["dataset"] == dataset and float(row["cpu_budget"]) == budget]
-        bar = {row["seed"]: float(row["top1"]) for row in mine if row["arm"] == "expert"}
-        for arm in dict.fromkeys(row["arm"] for row in mine):
-            found = {row["seed"]: float(row["top1"]) for row in mine if row["arm"] == arm}
-            mean = sum(found.values()) / len(found)
-            pairs = [value - bar[seed] for seed, value in found.items() if seed in bar]
-            gain = "" if arm == "expert" or len(pairs) < 2 else "{:+.2f} ± {:.2f}".format(*interval(pairs))
-            lines.append(f"| {dataset} | {budget:g} | {arm} | {len(found)} | {mean:.2f} | {gain} |")
-    return "\n".join(lines) + "\n"
+        found: dict[str, dict[str, float]] = {}
+        for arm in ("expert", *ARMS):
+            runs = [row for row in mine if row["arm"] == arm]
+            if runs:
+                found[arm] = {row["seed"]: float(row["top1"]) for row in runs}
+                mean, half = interval(list(found[arm].values())) if len(runs) > 1 else (float(runs[0]["top1"]), 0.0)
+                epochs = sum(float(row["epochs"]) for row in runs) / len(runs)
+                lines.append(
+                    f"| {dataset} | {budget:g} | {arm} | {len(runs)} | {mean:.2f} ± {half:.2f} | {epochs:.0f} |"
+                )
+        for arm, other in PAIRS:
+            pairs = [
+                found[arm][seed] - found[other][seed] for seed in found.get(arm, {}) if seed in found.get(other, {})
+            ]
+            if len(pairs) > 1:
+                mean, half = interval(pairs)
+                shown = f"{mean:+.2f} ± {half:.2f}"
+                shown = f"**{shown}**" if abs(mean) > half else shown
+                ahead = f"{sum(pair > 0 for pair in pairs)} of {len(pairs)}"
+                others.append(f"| {dataset} | {budget:g} | {arm} | {other} | {shown} | {ahead} |")
+    return "\n".join([*lines, "", *others]) + "\n"
 
 
 def main() -> None:
