@@ -24,6 +24,8 @@ from vitlet.data.images import Arrays, Dataset, Files
 from vitlet.data.sources import Request, open_dataset
 from vitlet.errors import VitletError
 from vitlet.statistics import student
+from vitlet.training import budget
+from vitlet.training.budget import Speed
 from vitlet.training.choice import Choice, choose, choose_for
 from vitlet.training.knowledge import EVERY, MeasuredRun, Rule, knowledge
 from vitlet.training.run_folder import read_config
@@ -169,20 +171,24 @@ def test_the_choice_is_printed_written_down_and_repeatable(
 
 
 def test_a_stopped_run_is_found_again_whatever_the_speed_test_says(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its own plan stays, where a new run would validate less often."""
+
+    def measured(validation: float) -> Speed:
+        return Speed({"amp": False, "channels_last": False}, {(16, 16): 1.0}, validation, test=0.0)
+
     monkeypatch.chdir(tmp_path)
-    words = ["train", str(folder), "--epochs", "2", "--device", "cpu", "-j", "0", "--resume", "auto"]
-    assert main(words) == 0
+    words = ["train", str(folder), "--epochs", "2", "--device", "cpu", "-j", "0"]
+    monkeypatch.setattr(budget, "measure_speed", lambda job: measured(0.001))
+    assert main([*words, "--resume", "auto"]) == 0
     (run,) = (tmp_path / "runs").iterdir()
-    before = read_config(run)
     (run / "result.json").unlink()
-    text = (run / "config.yaml").read_text(encoding="utf-8")
-    (run / "config.yaml").write_text(text.replace("val_interval: 1", "val_interval: 2"), encoding="utf-8")
-    capsys.readouterr()
-    assert main(words) == 0
+    monkeypatch.setattr(budget, "measure_speed", lambda job: measured(100.0))
+    assert main([*words, "--resume", "auto"]) == 0
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [run.name]
-    assert read_config(run).val_interval == 2 and before.val_interval == 1
+    assert main([*words, "--output", "another"]) == 0
+    assert (read_config(run).val_interval, read_config(Path("another")).val_interval) == (1, 2)
 
 
 def test_the_dataset_of_a_choice_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
