@@ -1,6 +1,6 @@
 """vitlet and an expert's plain script side by side: the same images, the same CPU time, one thread each.
 
-    python benchmarks/versus.py DATA_DIR --seeds 3 --processes 2
+    python benchmarks/versus.py DATA_DIR --seeds 3 --first-seed 10 --processes 2
 
 Runs alternate: for every seed and dataset first the expert, then the arms of vitlet, which hold their settings below.
 Every finished run is a row of ``benchmarks/results/versus.csv`` and is not run again; the table is written to
