@@ -35,11 +35,18 @@ def orthogonalised(matrix: Tensor, dtype: torch.dtype = torch.float32) -> Tensor
     wide = matrix.shape[0] <= matrix.shape[1]
     found: Tensor = (matrix / (matrix.norm() + 1e-7)).to(dtype)
     found = found if wide else found.T
-    # Two steps at a time: both polynomials of the Gram matrix first, then one product with the weight itself.
-    for first, second in (COEFFICIENTS[:2], COEFFICIENTS[2:]):
+    # Polynomials of the Gram matrix commute: they are multiplied first, then applied to the weight in one product. A
+    # Gram matrix holds squares, and 16 bits lose those of small singular values: there it is computed again half-way.
+    passes = (COEFFICIENTS,) if dtype is torch.float32 else (COEFFICIENTS[:2], COEFFICIENTS[2:])
+    for polynomials in passes:
         gram = found @ found.T
-        one = _polynomial(gram, first)
-        found = _polynomial(one @ gram @ one, second) @ (one @ found)
+        product = _polynomial(gram, polynomials[0])
+        last = product
+        for coefficients in polynomials[1:]:
+            gram = last @ gram @ last
+            last = _polynomial(gram, coefficients)
+            product = last @ product
+        found = product @ found
     return (found if wide else found.T).to(matrix.dtype)
 
 
