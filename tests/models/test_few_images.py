@@ -13,16 +13,17 @@ from torch import Tensor, nn
 
 import vitlet
 from vitlet.models import grid_vit
+from vitlet.models.attention_resnet import GridMixing
 from vitlet.models.factory import build_model
 from vitlet.models.grid_vit import DepthwiseMlp, GridAttention, GridBlock, TokenLinear
-from vitlet.models.initialise import load_weights
+from vitlet.models.initialise import load_weights, switch_positions_off
 from vitlet.models.mimetic import mimetic_init
 from vitlet.tasks.attention_distance import AttentionDistance
 from vitlet.tokens.features import Needs
 from vitlet.tokens.views import View
 
 TRANSFORMERS = ("hybrid_xs", "convstem_vit_xs")
-kinds = pytest.mark.parametrize("kind", ["resnet_xs", *TRANSFORMERS])
+kinds = pytest.mark.parametrize("kind", ["resnet_xs", "botnet_xs", *TRANSFORMERS])
 transformers = pytest.mark.parametrize("kind", TRANSFORMERS)
 
 
@@ -86,6 +87,33 @@ def test_attention_maps_at_every_size(kind: str, size: tuple[int, int]) -> None:
     outcome = vitlet.Objective(backbone, [vitlet.Term(AttentionDistance())])(torch.randn(2, 3, 64, 64))
     outcome.loss.backward()
     assert model.get_parameter("blocks.0.attn.qkv.weight").grad.abs().max() > 0  # type: ignore[union-attr]
+
+
+def test_attention_takes_the_place_of_the_last_convolution() -> None:
+    model = make("botnet_l_for_64px")
+    mixing = [name for name, one in model.named_modules() if isinstance(one, GridMixing)]
+    assert mixing == ["layer4.0.conv2", "layer4.1.conv2"]
+    assert model.no_weight_decay() == {f"{name}.pos_embed" for name in mixing}
+    layer, maps = GridMixing(32).eval(), torch.randn(2, 32, 3, 5)
+    with torch.no_grad():
+        places = torch.nn.functional.interpolate(layer.pos_embed, (3, 5), mode="bicubic", antialias=True)
+        tokens = torch.stack([(maps + places)[:, :, row, column] for row in range(3) for column in range(5)], 1)
+        mixed, found = layer.attn(tokens), layer(maps)
+        for row in range(3):
+            for column in range(5):
+                torch.testing.assert_close(found[:, :, row, column], mixed[:, 5 * row + column])
+        exact = layer(torch.zeros(1, 32, 4, 4))
+        torch.testing.assert_close(exact.flatten(2).mT, layer.attn(layer.pos_embed.flatten(2).mT))
+    assert not model.layer4[0].bn2.weight.any()  # a block starts as its shortcut
+
+
+def test_botnet_attends_and_has_positions() -> None:
+    model, _ = build_model("botnet_xs_for_64px", num_classes=3)
+    backbone = vitlet.TimmBackbone(model)
+    features = backbone(View(torch.randn(2, 3, 48, 64)), Needs(attention="all"))
+    (seen,) = features.attention.values()
+    assert seen.maps is not None and seen.maps.shape[-2:] == (12, 12)
+    assert switch_positions_off(model) == "positional embedding off: layer4.0.conv2.pos_embed"
 
 
 def test_mlp_convolves_over_the_grid() -> None:

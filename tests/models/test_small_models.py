@@ -22,7 +22,7 @@ from vitlet.models.small_list import SmallModel, measured_speeds, small_models, 
 from vitlet.tasks.attention_distance import AttentionDistance
 
 RESULTS = ROOT / "benchmarks" / "results" / "small_models.csv"
-SIZED = ("resnet", "hybrid", "convstem_vit")
+SIZED = ("resnet", "botnet", "hybrid", "convstem_vit")
 PARAMETERS = {"xs": 0.5e6, "s": 1.4e6, "m": 5e6, "l": 11e6, "xl": 25e6}
 SIDES = (32, 64, 96, 128, 224)
 PLAIN = [

@@ -30,19 +30,20 @@ def test_singular_values_become_one_and_vectors_stay(shape: tuple[int, int]) -> 
     assert coarse.dtype == torch.float32 and float((coarse - found).abs().max()) < 0.15
 
 
-def test_a_step_is_what_a_slow_loop_says() -> None:
-    weight, bias = nn.Parameter(torch.randn(6, 4)), nn.Parameter(torch.randn(6))
+@pytest.mark.parametrize(("shape", "length"), [((6, 4), 0.02 * math.sqrt(6)), ((6, 2, 2, 1), math.sqrt(6 / 4))])
+def test_a_step_is_what_a_slow_loop_says(shape: tuple[int, ...], length: float) -> None:
+    weight, bias = nn.Parameter(torch.randn(shape)), nn.Parameter(torch.randn(6))
     other = nn.Parameter(bias.detach().clone())
     groups = [{"params": [weight], "weight_decay": 0.5, "muon": True}, {"params": [bias], "weight_decay": 0.1}]
     optimizer = Muon(groups, lr=0.01, momentum=0.8)
     plain = torch.optim.AdamW([other], lr=0.01, betas=(0.9, 0.99), weight_decay=0.1, fused=True)
-    expected, average = weight.detach().clone(), torch.zeros(6, 4)
+    expected, average = weight.detach().clone(), torch.zeros(shape)
     for _ in range(3):
-        weight.grad, bias.grad = torch.randn(6, 4), torch.randn(6)
+        weight.grad, bias.grad = torch.randn(shape), torch.randn(6)
         other.grad = bias.grad.clone()
         average = 0.8 * average + 0.2 * weight.grad
-        update = orthogonalised(0.2 * weight.grad + 0.8 * average)
-        expected = expected * (1 - 0.1 * 0.15) - 0.1 * math.sqrt(6 / 4) * update
+        update = orthogonalised((0.2 * weight.grad + 0.8 * average).flatten(1)).reshape(shape)
+        expected = expected * (1 - 0.1 * 0.15) - 0.1 * length * update
         optimizer.step()
         plain.step()
     assert torch.allclose(weight, expected, atol=1e-5)

@@ -15,6 +15,7 @@ from timm.models.swin_transformer import SwinTransformer
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
+from vitlet.models.attention_resnet import AttentionResNet
 from vitlet.models.cct import CompactTransformer
 from vitlet.models.conv_stem_vit import ConvStemViT, Hybrid
 from vitlet.models.cvt import CvT
@@ -145,7 +146,7 @@ def _sized(
         for side in _STEM_STRIDES:
             stem = {option: by_side[side] for option, by_side in stems.items()}
             about = timm_cfg(side, **{"num_classes": 10, "crop_pct": 1.0, **_HALF, **cfg})
-            maps = 4 if name == "resnet" else min(3, options["depth"])
+            maps = min(3, options["depth"]) if "depth" in options else 4
             register(__name__, f"{name}_{size}_for_{side}px", kind, {**options, **stem}, about, use, maps=maps)
 
 
@@ -156,6 +157,14 @@ _sized(
     _RESNETS,
     {"stem_stride": _STEM_STRIDES},
     "Residual stages of one or two basic blocks: for short trainings, and as what a transformer has to beat.",
+)
+_sized(
+    "botnet",
+    AttentionResNet,
+    {"first_conv": "conv1.0", "classifier": "fc"},
+    _RESNETS,
+    {"stem_stride": _STEM_STRIDES},
+    "Residual stages with attention in place of the last convolution: as cheap as without, for spatial tasks.",
 )
 _sized(
     "hybrid",

@@ -24,6 +24,9 @@ COEFFICIENTS = (
 RATE, DECAY = 10.0, 0.3
 """Learning rate and weight decay of hidden weights, as multiples of AdamW's."""
 
+ADAMW_SIZE = 0.2
+"""Root mean square of the entries of an AdamW step at a rate of one, by Liu et al."""
+
 
 def orthogonalised(matrix: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """A matrix with the singular vectors of this one, and singular values near 1.
@@ -109,7 +112,19 @@ class Muon(torch.optim.AdamW):
         matrix = parameter.grad.lerp(average, self.momentum).flatten(1)
         update = orthogonalised(matrix, self.dtype).reshape(parameter.shape)
         parameter.mul_(1 - rate * decay)
-        parameter.add_(update, alpha=-rate * math.sqrt(max(1.0, matrix.shape[0] / matrix.shape[1])))
+        parameter.add_(update, alpha=-rate * step_length(parameter))
+
+
+def step_length(weight: Tensor) -> float:
+    """How far a weight moves at a rate of one, as the singular values of its step.
+
+    A convolution is followed by batch norm, which undoes its size: it moves by its own size. The step of a linear layer
+    has the mean square of AdamW's (Liu et al.: "Muon is Scalable for LLM Training", 2025), about a third of that here.
+    """
+    rows, columns = weight.flatten(1).shape
+    if weight.ndim == 2:
+        return ADAMW_SIZE * math.sqrt(max(rows, columns)) / RATE
+    return math.sqrt(max(1.0, rows / columns))
 
 
 def is_inner_weight(name: str, parameter: Tensor, ends: Iterable[str]) -> bool:
