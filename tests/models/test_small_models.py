@@ -78,7 +78,7 @@ def test_every_grid_task_builds_and_drloc_falls(name: str) -> None:
     assert losses[-1] < 0.9 * losses[0], losses
 
 
-@pytest.mark.parametrize("kind", ["vit", "swin", "cvt", "t2t", "cct", "hybrid_s", "convstem_vit_s"])
+@pytest.mark.parametrize("kind", ["vit", "swin", "cvt", "t2t", "cct", "botnet_s", "hybrid_s", "convstem_vit_s"])
 def test_all_but_the_resnet_have_attention_maps(kind: str) -> None:
     name = f"{kind}_for_32px"
     assert name in find_models("*_for_*px", attention=True) and "resnet_for_32px" not in find_models(attention=True)

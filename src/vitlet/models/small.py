@@ -113,6 +113,14 @@ _RESNETS: dict[str, dict[str, Any]] = {
     "xl": {"channels": (96, 192, 384, 768), "layers": (2, 2, 2, 2)},
 }
 
+_BOTNETS: dict[str, dict[str, Any]] = {  # attention has fewer weights than a convolution: wider, about as many again
+    "xs": {"channels": (24, 48, 80, 192)},
+    "s": {"channels": (32, 64, 128, 320)},
+    "m": {"channels": (64, 128, 256, 640)},
+    "l": {"channels": (64, 128, 256, 640), "layers": (2, 2, 2, 2)},
+    "xl": {"channels": (96, 192, 384, 896), "layers": (2, 2, 2, 2)},
+}
+
 
 def _hybrid(channels: tuple[int, ...], depth: int) -> dict[str, Any]:
     """Attention on the map of the last stage; its blocks begin near the identity, so that convolutions learn first."""
@@ -162,7 +170,7 @@ _sized(
     "botnet",
     AttentionResNet,
     {"first_conv": "conv1.0", "classifier": "fc"},
-    _RESNETS,
+    _BOTNETS,
     {"stem_stride": _STEM_STRIDES},
     "Residual stages with attention in place of the last convolution: as cheap as without, for spatial tasks.",
 )
