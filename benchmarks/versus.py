@@ -2,7 +2,7 @@
 
     python benchmarks/versus.py DATA_DIR --seeds 3 --first-seed 10 --processes 2
 
-Runs alternate: for every seed and dataset first the expert, then the arms of vitlet, which hold their settings below.
+Runs alternate: for every seed and dataset the expert, then the arms of vitlet, whose settings are below.
 Every finished run is a row of ``benchmarks/results/versus.csv`` and is not run again; the table is written to
 ``versus.md``. CPU time counts imports, loading, speed tests, training and validation; the test comes after it. DATA_DIR
 holds cifar10, flowers102-split and imagenette.
@@ -40,12 +40,12 @@ SIZES = {"cifar10-2000": ("24:32", "32"), "imagenette-852": ("48:64", "64"), "fl
 ARMS: dict[str, str] = {
     "resnet": "--model resnet_s_for_{side}px --opt muon -b 64 --task none",
     "resnet+sprel": "--model resnet_s_for_{side}px --opt muon -b 64 --task sprel=0.3",
-    "hybrid": "--model hybrid_s_for_{side}px --opt muon -b 64 --task none",
-    "hybrid+sprel": "--model hybrid_s_for_{side}px --opt muon -b 64 --task sprel=0.3",
+    "botnet": "--model botnet_s_for_{side}px --opt muon -b 64 --task none",
+    "botnet+sprel": "--model botnet_s_for_{side}px --opt muon -b 64 --task sprel=0.3",
 }
 PAIRS = (
-    *(("resnet", "expert"), ("resnet+sprel", "resnet"), ("hybrid+sprel", "hybrid")),
-    *(("hybrid", "resnet"), ("hybrid+sprel", "resnet")),
+    *(("resnet", "expert"), ("botnet+sprel", "expert"), ("resnet+sprel", "resnet"), ("botnet+sprel", "botnet")),
+    *(("botnet", "resnet"), ("botnet+sprel", "resnet")),
 )
 """Arms whose paired differences are shown."""
 
@@ -107,7 +107,7 @@ def run_all(chosen: argparse.Namespace, file: Path) -> None:
         (dataset, arm, seed)
         for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds)
         for dataset in chosen.datasets
-        for arm in ("expert", *chosen.arms)
+        for arm in chosen.arms
         if (dataset, arm, str(seed), f"{chosen.cpu_seconds:g}") not in done
     ]
 
@@ -179,7 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data_dir", type=Path)
     parser.add_argument("--datasets", nargs="+", default=list(DATA), choices=list(DATA))
-    parser.add_argument("--arms", nargs="*", default=list(ARMS), choices=list(ARMS))
+    parser.add_argument("--arms", nargs="*", default=["expert", *ARMS], choices=["expert", *ARMS])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--cpu-seconds", type=float, default=120.0)
