@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from builders.fake_time import FakeTime, charge_for_everything
 from vitlet.cli import main
 from vitlet.cli.commands.train import minutes_until
 from vitlet.config import RunConfig
@@ -20,6 +22,7 @@ from vitlet.experiments import portfolio
 from vitlet.experiments.portfolio import greedy_ensemble, member_settings
 from vitlet.inference.predict import Predictor
 from vitlet.training.choice import choose_for
+from vitlet.training.clock import Stopwatch
 from vitlet.training.loop import train
 from vitlet.training.run_folder import read_config
 from vitlet.training.search_folder import best_member, is_search, read_search, used_members
@@ -31,13 +34,13 @@ MINUTES = 0.35
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is expected to take 12 seconds, which lets two members into 21."""
     monkeypatch.setattr(portfolio, "SHORT", 0.0)
-    monkeypatch.setattr(portfolio, "measure_speed", lambda job: None)
+    monkeypatch.setattr(portfolio, "measure_speed", lambda job, watch: None)
     monkeypatch.setattr(portfolio, "expected_seconds", lambda job, world, speed: (12.0, {}))
     monkeypatch.setattr("vitlet.training.clock.STARTED", time.monotonic())
 
 
-def words(data: Path, output: Path, *more: str) -> list[str]:
-    return ["train", str(data), "--minutes", str(MINUTES), "--device", "cpu", "-j", "0", "--output", str(output), *more]
+def words(data: Path, output: Path, *more: str, minutes: float = MINUTES) -> list[str]:
+    return ["train", str(data), "--minutes", str(minutes), "--device", "cpu", "-j", "0", "--output", str(output), *more]
 
 
 def test_members_differ_and_keep_what_was_given() -> None:
@@ -119,8 +122,10 @@ def test_a_search_is_a_run_for_every_command(
     batch = torch.randn(3, mixed.config.in_chans, *mixed.preprocess.size)
     parts = [Predictor.load(output / "members" / name)(batch)[0] for name in "12"]
     torch.testing.assert_close(mixed(batch)[0], torch.stack(parts).mean(0), atol=1e-5, rtol=0.0)
-    assert main(["export", str(output), "--format", "safetensors"]) == 2
+    assert main(["export", str(output), "--format", "timm"]) == 2
     assert "mean of 2 networks" in capsys.readouterr().err
+    assert main(["export", str(output), "--format", "safetensors"]) == 0
+    torch.testing.assert_close(Predictor.load(output / "export" / "safetensors")(batch)[0], mixed(batch)[0])
     assert best_member(output).parent == output / "members" and len(used_members(output)) == 2
 
 
@@ -158,3 +163,28 @@ def test_too_few_minutes_are_one_run(
     monkeypatch.setattr(portfolio, "expected_seconds", lambda job, world, speed: (100.0, {}))
     assert main(words(shared_folder, tmp_path / "run")) == 0
     assert read_config(tmp_path / "run").model == "resnet_s_for_32px" and not is_search(tmp_path / "run")
+
+
+PACES: dict[str, Callable[[float], float]] = {
+    "as expected": lambda now: 1.0,
+    "slower in the second member": lambda now: 1.0 if now < 350 else 1.7,
+    "back and forth": lambda now: 1.4 if int(now / 40) % 2 else 0.8,
+}
+
+
+@pytest.mark.parametrize("pace", PACES)
+def test_a_search_ends_within_3_percent_of_its_minutes(
+    shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None, pace: str
+) -> None:
+    """By a clock that moves with its parts alone; the answers of its members take longer than was guessed."""
+    time = FakeTime(PACES[pace])
+    charge_for_everything(time, monkeypatch, step=8.0, image=0.3)
+    monkeypatch.setattr(portfolio, "draw_search", time.charged(portfolio.draw_search, 0.8))
+    monkeypatch.setattr(portfolio, "expected_seconds", lambda job, world, speed: (400.0, {}))
+    monkeypatch.setattr(Stopwatch, "of_process", time.watch)
+    assert main(words(shared_folder, tmp_path / "s", minutes=10)) == 0
+    record = read_search(tmp_path / "s")
+    assert len(record.members) == 2 and record.done
+    assert time.now == pytest.approx(600, rel=0.03)
+    assert record.seconds == pytest.approx(time.now, abs=1.0)
+    assert all(0.3 < (member.ended - member.began) / 600 < 0.6 for member in record.members)

@@ -180,11 +180,11 @@ def test_a_stopped_run_is_found_again_whatever_the_speed_test_says(
 
     monkeypatch.chdir(tmp_path)
     words = ["train", str(folder), "--epochs", "2", "--device", "cpu", "-j", "0"]
-    monkeypatch.setattr(budget, "measure_speed", lambda job: measured(0.001))
+    monkeypatch.setattr(budget, "measure_speed", lambda job, watch: measured(0.001))
     assert main([*words, "--resume", "auto"]) == 0
     (run,) = (tmp_path / "runs").iterdir()
     (run / "result.json").unlink()
-    monkeypatch.setattr(budget, "measure_speed", lambda job: measured(100.0))
+    monkeypatch.setattr(budget, "measure_speed", lambda job, watch: measured(100.0))
     assert main([*words, "--resume", "auto"]) == 0
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [run.name]
     assert main([*words, "--output", "another"]) == 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitlet.config import RunConfig, TaskConfig
@@ -43,12 +43,14 @@ class Choice:
         rule: the entry that they are from.
         found: what was looked at.
         source: the data as it was read; None where only its size was known.
+        decoded: its pixels, by how they are prepared: several runs on the same data decode it once.
     """
 
     config: RunConfig
     rule: Rule
     found: Glance
     source: Dataset | None = None
+    decoded: dict[str, Dataset] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def data(self) -> str:

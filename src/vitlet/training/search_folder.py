@@ -3,7 +3,7 @@
 ==================  ==============================================================
 search.json         settings, minutes, what was tried with scores and times, weights of the members that are used
 members/1, 2, ...   the runs, the first that of the usual settings
-validation/         each member's probabilities of the validation images
+val/, test/         each member's probabilities of the validation and the test images
 search.png          accuracy against time
 ==================  ==============================================================
 """
@@ -23,7 +23,11 @@ SEARCH_FILE = "search.json"
 
 @dataclass(frozen=True)
 class SearchMember:
-    """A run of a search: its folder within it, what it is, when it began and ended in seconds, what it reached."""
+    """A run of a search: its folder within it, what it is, when it began and ended in seconds, what it reached.
+
+    Attributes:
+        asked: seconds that its answers to the validation and test images took, once it was trained.
+    """
 
     folder: str
     model: str
@@ -31,6 +35,7 @@ class SearchMember:
     began: float
     ended: float
     val_top1: float
+    asked: float = 0.0
 
 
 @dataclass(frozen=True)
