@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from builders.fake_time import FakeTime, charge_for_everything
+from builders.runs import config
 from vitlet.cli import main
 from vitlet.cli.commands.train import minutes_until
 from vitlet.config import RunConfig
@@ -20,11 +21,12 @@ from vitlet.data.glance import Glance
 from vitlet.errors import InterruptedRunError, VitletError
 from vitlet.experiments import portfolio
 from vitlet.experiments.portfolio import greedy_ensemble, member_settings
+from vitlet.experiments.search_processes import train_together
 from vitlet.inference.predict import Predictor
 from vitlet.training.choice import choose_for
 from vitlet.training.clock import Stopwatch
 from vitlet.training.loop import train
-from vitlet.training.run_folder import read_config
+from vitlet.training.run_folder import read_config, read_rows
 from vitlet.training.search_folder import best_member, is_search, read_search, used_members
 
 MINUTES = 0.35
@@ -178,7 +180,7 @@ def test_a_search_ends_within_3_percent_of_its_minutes(
 ) -> None:
     """By a clock that moves with its parts alone; the answers of its members take longer than was guessed."""
     time = FakeTime(PACES[pace])
-    charge_for_everything(time, monkeypatch, step=8.0, image=0.3)
+    charge_for_everything(time, monkeypatch, step=24.0, image=0.3)
     monkeypatch.setattr(portfolio, "draw_search", time.charged(portfolio.draw_search, 0.8))
     monkeypatch.setattr(portfolio, "expected_seconds", lambda job, world, speed: (400.0, {}))
     monkeypatch.setattr(Stopwatch, "of_process", time.watch)
@@ -188,3 +190,73 @@ def test_a_search_ends_within_3_percent_of_its_minutes(
     assert time.now == pytest.approx(600, rel=0.03)
     assert record.seconds == pytest.approx(time.now, abs=1.0)
     assert all(0.3 < (member.ended - member.began) / 600 < 0.6 for member in record.members)
+
+
+def test_members_trained_at_the_same_time_have_their_share(
+    shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
+    """Four members, two at a time: each has about half of the time; all of it ends within 3 %."""
+    time = FakeTime()
+    charge_for_everything(time, monkeypatch, step=40.0, image=0.3)
+    shares: list[float] = []
+
+    def together(runs: dict[Path, RunConfig]) -> None:
+        began, ends = time.now, []
+        for each in runs.values():
+            time.now = began
+            train(each, watch=time.watch().restarted())
+            shares.append(each.minutes or 0.0)
+            ends.append(time.now)
+        time.now = max(ends)
+
+    monkeypatch.setattr(portfolio, "train_together", together)
+    monkeypatch.setattr(portfolio, "expected_seconds", lambda job, world, speed: (400.0, {}))
+    monkeypatch.setattr(Stopwatch, "of_process", time.watch)
+    assert main(words(shared_folder, tmp_path / "s", "--processes", "2", minutes=10)) == 0
+    record = read_search(tmp_path / "s")
+    assert [Path(member.folder).name for member in record.members] == ["1", "2", "3", "4"] and record.done
+    assert len(set(shares)) == 2 and all(0.4 < share / 10 < 0.5 for share in shares)
+    assert time.now == pytest.approx(600, rel=0.03)
+
+
+@pytest.mark.parametrize("more", [["--processes", "0", "--minutes", "3"], ["--processes", "2", "--epochs", "3"]])
+def test_processes_are_those_of_a_search(
+    folder: Path, tmp_path: Path, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", str(folder), "--output", str(tmp_path / "run"), *more]) == 2
+    assert "the number of runs that a search trains at the same time" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_time_for_another_member_ends_a_search_with_what_there_is(
+    shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
+    time = FakeTime()
+    charge_for_everything(time, monkeypatch, step=24.0, image=0.3)
+    monkeypatch.setattr(portfolio, "expected_seconds", lambda job, world, speed: (400.0, {}))
+    monkeypatch.setattr(Stopwatch, "of_process", time.watch)
+
+    def late(config: Any, **options: Any) -> Any:
+        found = train(config, **options)
+        time.charge(400.0)  # the machine stood still
+        return found
+
+    monkeypatch.setattr(portfolio, "train", late)
+    assert main(words(shared_folder, tmp_path / "s", minutes=10)) == 0
+    record = read_search(tmp_path / "s")
+    assert record.done and len(record.members) == record.count == 1 and record.test is not None
+
+
+@pytest.mark.heavy
+def test_runs_in_processes_of_their_own(shared_folder: Path, tmp_path: Path) -> None:
+    runs = {
+        tmp_path / name: config(shared_folder, tmp_path / name, epochs=epochs, workers=0)
+        for name, epochs in (("1", 1), ("2", 2))
+    }
+    train_together(runs)
+    assert [len(read_rows(run)) for run in runs] == [1, 2]
+    assert all((run / "result.json").is_file() and run.with_suffix(".log").stat().st_size for run in runs)
+    train_together(runs)  # nothing is left to do
+    bad = {tmp_path / "3": config(shared_folder / "nothing", tmp_path / "3")}
+    with pytest.raises(VitletError, match=r"nothing.*see .*3\.log"):
+        train_together(bad)

@@ -8,7 +8,9 @@ loss on the validation images falls) is used where it is at least as accurate th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,16 +22,18 @@ from torch import Tensor
 
 from vitlet.config import RunConfig
 from vitlet.data.images import Dataset
-from vitlet.errors import InterruptedRunError, VitletError
+from vitlet.errors import InterruptedRunError, TooShortError, VitletError
 from vitlet.experiments.search_board import search_board, used_members_line
 from vitlet.experiments.search_picture import draw_search
+from vitlet.experiments.search_processes import threads_of_each, train_together
 from vitlet.inference.predict import Predictor
 from vitlet.training.budget import expected_seconds, measure_speed
 from vitlet.training.choice import FOR_TASKS, Choice, choose, completed
 from vitlet.training.clock import Stopwatch
 from vitlet.training.distributed import World
-from vitlet.training.evaluate import score_answers
+from vitlet.training.evaluate import Scores, score_answers
 from vitlet.training.files import delete
+from vitlet.training.finish import finished
 from vitlet.training.inputs import decode_once
 from vitlet.training.jobs import job_class
 from vitlet.training.knowledge import knowledge
@@ -96,9 +100,8 @@ class Search:
         self.folder.acquire()
         try:
             self._save()
-            for number, config in enumerate(self.members()[: self.record.count], 1):
-                if number > len(self.record.members):
-                    self._train(number, config)
+            while len(self.record.members) < self.record.count:
+                self._train_next()
             if not self.record.done:
                 self._finish()
         except InterruptedRunError:
@@ -107,6 +110,13 @@ class Search:
                 f"stopped after {len(self.record.members)} of {self.record.count} members. Nothing is lost; continue"
                 f" with: vitlet train --resume {self.path}"
             ) from None
+        except VitletError as problem:  # a full disk, say: the message names the member, which is not what goes on
+            done = len(self.record.members)
+            usable = f"; vitlet predict {self.path} uses what there is" if done else ""
+            raise type(problem)(
+                f"{problem} That was member {done + 1} of {self.record.count} of a search, which goes on with: vitlet"
+                f" train --resume {self.path}{usable}."
+            ) from problem
         finally:
             self.folder.close()
         return self.record
@@ -119,28 +129,56 @@ class Search:
         """The settings of all members."""
         return member_settings(self.choice, self.record.given)
 
-    def _train(self, number: int, config: RunConfig) -> None:
-        """One member in its share of the time that is left; it goes on where it was stopped."""
-        left = 60 * self.record.minutes - self.seconds() - END_SECONDS
-        share = left / (self.record.count - number + 1) - self._asked_seconds()
-        name, began = f"members/{number}", self.seconds()
-        begun = (self.path / name / "config.yaml").is_file()
-        own = replace(config, minutes=max(share, 1.0) / 60, output=str(self.path / name), resume=None, overwrite=False)
-        if begun:
-            own = replace(own, resume=str(self.path / name))
-        self.say(f"member {number} of {self.record.count}: {own.model}, {duration(share)} of {duration(left)} left")
-        choice = replace(self.choice, config=own) if not begun else None
+    def _train_next(self) -> None:
+        """The next member, or as many as are trained at the same time, in their share of the time that is left."""
+        done, count, together = len(self.record.members), self.record.count, self.record.processes
+        numbers = range(done + 1, min(done + together, count) + 1)
+        left, began = 60 * self.record.minutes - self.seconds() - END_SECONDS, self.seconds()
+        share = left / math.ceil((count - done) / together) - len(numbers) * self._asked_seconds()
+        runs = {number: self._own(number, share) for number in numbers}
+        for number, own in runs.items():
+            self.say(f"member {number} of {count}: {own.model}, {duration(share)} of {duration(left)} left")
+        try:
+            if together > 1:
+                train_together({self.path / f"members/{number}": own for number, own in runs.items()})
+            else:
+                self._train(*numbers, *runs.values())
+        except TooShortError as problem:
+            if not done:
+                raise
+            self.say(f"no time is left for another member: {problem}")
+            self.record = replace(self.record, count=done)
+            return
+        for number, own in runs.items():
+            self._take_in(number, own, began)
+        self._choose()
+
+    def _own(self, number: int, share: float) -> RunConfig:
+        """The settings of a member that has so many seconds."""
+        output = str(self.path / f"members/{number}")
+        config = self.members()[number - 1]
+        return replace(config, minutes=max(share, 1.0) / 60, output=output, resume=None, overwrite=False)
+
+    def _train(self, number: int, own: RunConfig) -> None:
+        """One member in this process; it goes on where it was stopped."""
+        folder = self.path / f"members/{number}"
+        choice: Choice | None = replace(self.choice, config=own)
+        if (folder / "config.yaml").is_file():
+            own, choice = replace(own, resume=str(folder)), None
         watch, title = self.watch.restarted(), f"member {number}"
-        result = train(own, title=title, given={}, watch=watch, choice=choice, above=self.board)
-        trained = self.seconds()
+        train(own, title=title, given={}, watch=watch, choice=choice, above=self.board)
+
+    def _take_in(self, number: int, own: RunConfig, began: float) -> None:
+        """A trained member among those of the record, once it has answered to the images that were held out."""
+        name, trained = f"members/{number}", self.seconds()
+        result = finished(self.path / name, Scores)
+        assert result is not None and result.val is not None
         for split in self._held_out():
             self._answers(name, split)
-        assert result.val is not None
         tasks = {task: each.weight for task, each in own.tasks.items()}
         asked = self.seconds() - trained
         member = SearchMember(name, own.model, tasks, began, self.seconds(), result.val.top1, asked)
         self.record = replace(self.record, members=(*self.record.members, member))
-        self._choose()
 
     def _held_out(self) -> list[str]:
         return [name for name in self.dataset.splits() if name != "train"]
@@ -183,8 +221,8 @@ class Search:
         test = None
         if self.dataset.test is not None:
             answers = {name: self._answers(name, "test") for name in self.record.weights}
-            mean = sum(weight * answers[name][0] for name, weight in self.record.weights.items())
-            test = score_answers(mean, next(iter(answers.values()))[1]).to_dict()
+            parts = [weight * answers[name][0] for name, weight in self.record.weights.items()]
+            test = score_answers(torch.stack(parts).sum(0), next(iter(answers.values()))[1]).to_dict()
         self.folder.write("search.png", lambda file: draw_search(self.path, self.record, file))
         self.record = replace(self.record, test=test, done=True)
         self._save()
@@ -217,18 +255,38 @@ def greedy_ensemble(probabilities: Tensor, labels: Tensor) -> tuple[dict[int, fl
     return counts, top1(probabilities[drawn].mean(0))
 
 
-def plan_search(choice: Choice, given: Mapping[str, Any], watch: Stopwatch) -> SearchRecord | None:
-    """A new search within the minutes of these settings, or None where they are too short for more than one run."""
+def plan_search(choice: Choice, given: Mapping[str, Any], watch: Stopwatch, processes: int = 1) -> SearchRecord | None:
+    """A new search within the minutes of these settings, or None where they are too short for more than one run.
+
+    Args:
+        choice: the usual settings.
+        given: those of the user.
+        watch: since when the minutes count.
+        processes: members to train at the same time.
+    """
     config, source = choice.config, choice.source
     if config.minutes is None or config.minutes < SHORT or source is None or source.val is None:
         return None
     members = member_settings(choice, list(given))
     usual_config = replace(config, minutes=None, epochs=_usual_epochs(choice, given))
     job = job_class(usual_config).build(usual_config, choice=choice)
-    usual, _ = expected_seconds(job, World(), measure_speed(job, watch))
+    with _threads(threads_of_each(processes) if processes > 1 else torch.get_num_threads()):
+        usual, _ = expected_seconds(job, World(), measure_speed(job, watch))
     left = 60 * config.minutes - watch.used(config)
-    count = min(len(members), int(left / (knowledge().share * usual)))
-    return SearchRecord(config.to_dict(), sorted(given), config.minutes, count) if count > 1 else None
+    count = min(len(members), processes * int(left / (knowledge().share * usual)))
+    record = SearchRecord(config.to_dict(), sorted(given), config.minutes, count, processes=processes)
+    return record if count > 1 else None
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Inside, PyTorch computes with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _usual_epochs(choice: Choice, given: Mapping[str, Any]) -> int:

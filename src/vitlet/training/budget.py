@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from vitlet.config import BaseConfig, RunConfig
-from vitlet.errors import VitletError
+from vitlet.errors import TooShortError
 from vitlet.training.clock import Sizes, Stopwatch, budget_seconds
 from vitlet.training.distributed import World
 from vitlet.training.job import Job
@@ -112,9 +112,9 @@ def plan_steps(job: ImageJob, world: World, speed: Speed, used: float) -> dict[s
     left = total * (1 - RESERVE - teacher_share(job.objective, config)) - used - ends
     steps = int((1 - (VALIDATION_SHARE if speed.validation else 0)) * left / step)
     if steps < whole_pass:
-        least = (used + ends + whole_pass * step) / 60 * 1.1
+        least = math.ceil((used + ends + whole_pass * step) / 60 * 1.1 * 10) / 10
         what = "cpu_minutes" if config.cpu_minutes is not None else "minutes"
-        raise VitletError(
+        raise TooShortError(
             f"{what} is {total / 60:g}, but one pass over {job.images:,} images takes about"
             f" {duration(whole_pass * step)} here, and {duration(used + ends)} go to start and evaluation. Needed:"
             f" --{what.replace('_', '-')} {least:.1f} or more, a smaller --img-size or model, or --fraction."

@@ -103,6 +103,19 @@ def choose_for(config: RunConfig, given: Collection[str], found: Glance, device:
     return Choice(replace(config, **values), rule, found)
 
 
+def smallest(choice: Choice, given: Collection[str]) -> Choice | None:
+    """The choice with the smallest model at the smallest image size, for very little time; None if it is that already.
+
+    What was given is kept; nothing of it was measured.
+    """
+    family = str(choice.rule.settings["model"]).rpartition("_")[0]
+    settings = {**choice.rule.settings, "model": f"{family}_xs", "img_size": SIDES[0]}
+    first = choice.config if "img_size" in given else replace(choice.config, img_size=None, img_size_start=None)
+    config = replace(first, **completed(settings, first, given, choice.found))
+    rule = replace(choice.rule, measured=None)
+    return replace(choice, config=config, rule=rule) if config != choice.config else None
+
+
 def completed(entry: Mapping[str, Any], config: RunConfig, given: Collection[str], found: Glance) -> dict[str, Any]:
     """Settings of an entry of the table for this data, without those that were given or that a given one rules out."""
     values = dict(entry)

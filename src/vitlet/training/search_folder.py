@@ -2,7 +2,7 @@
 
 ==================  ==============================================================
 search.json         settings, minutes, what was tried with scores and times, weights of the members that are used
-members/1, 2, ...   the runs, the first that of the usual settings
+members/1, 2, ...   the runs, the first that of the usual settings; 1.yaml and 1.log of those in a process of their own
 val/, test/         each member's probabilities of the validation and the test images
 search.png          accuracy against time
 ==================  ==============================================================
@@ -46,6 +46,7 @@ class SearchRecord:
         settings: of the first member, as plain values, and those that the user named.
         minutes: promised.
         count: members that are planned.
+        processes: members that are trained at the same time.
         seconds: used so far.
         members: that are finished.
         weights: of the members that are used, by folder; their sum is 1.
@@ -64,6 +65,7 @@ class SearchRecord:
     val_top1: float | None = None
     test: dict[str, float] | None = None
     done: bool = False
+    processes: int = 1
 
     def dump(self) -> str:
         """As JSON."""
