@@ -1,10 +1,12 @@
-"""``vitlet train DATA --minutes N`` without further flags against an expert's script, in the same time on all cores.
+"""``vitlet train DATA --minutes N`` without further flags against others, in the same time on all cores.
 
     python benchmarks/auto.py DATA_DIR --minutes 2 10 30 --seeds 3
 
-Nothing else may run on the machine. The arms take turns, each alone: the expert by the clock, then the command. A row
-holds test accuracy and the seconds that the command took from its start to its end, test included. Finished rows of
-``benchmarks/results/auto.csv`` are not run again; the table is written to ``auto.md``.
+Nothing else may run on the machine. The arms take turns, each alone: an expert's script; the best single setting of the
+recipe study, by flags (the arm "resnet" of ``versus.py``); fastai and Ultralytics (their environment is made by
+``benchmarks/peers.py --make-venv``); then the command without flags. The test of vitlet is part of its time, that of
+the others comes after it. A row holds test accuracy and seconds, those of vitlet from its start to its end. Finished
+rows of ``benchmarks/results/auto.csv`` are not run again; the table is written to ``auto.md``.
 """
 
 from __future__ import annotations
@@ -21,11 +23,14 @@ from typing import Any
 
 import torch
 
+from peers import PEERS, peer
 from timing import interval, processor
-from versus import DATA, read, words_of, write_table
+from versus import ARMS as RECIPES
+from versus import DATA, RECIPE, SIZES, read, words_of, write_table
 
 RESULTS = Path(__file__).parent / "results"
 COLUMNS = ("dataset", "arm", "seed", "minutes", "top1", "seconds", "used", "processor")
+ARMS = ("expert", "single", "fastai", "ultralytics", "vitlet")
 
 
 def expert(table: Path, dataset: str, seed: int, minutes: float) -> dict[str, Any]:
@@ -36,8 +41,14 @@ def expert(table: Path, dataset: str, seed: int, minutes: float) -> dict[str, An
     return {**json.loads(found.stdout.splitlines()[-1]), "used": "resnet"}
 
 
+def single_words(dataset: str) -> list[str]:
+    """The best single setting of the recipe study, as flags."""
+    grown, side = SIZES[dataset]
+    return ["--img-size", grown, *f"{RECIPE} {RECIPES['resnet'].format(side=side)}".split()]
+
+
 def vitlet(words: list[str], output: Path, minutes: float) -> dict[str, Any]:
-    """One run of ``vitlet train`` that chooses everything itself."""
+    """One run of ``vitlet train``, which chooses what the words leave open."""
     command = [sys.executable, "-m", "vitlet", "train", *words, "--minutes", str(minutes), "--output", str(output)]
     log, began = output.with_suffix(".log"), time.monotonic()
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -52,23 +63,40 @@ def vitlet(words: list[str], output: Path, minutes: float) -> dict[str, Any]:
 
 
 def report(file: Path) -> str:
-    """Mean accuracy by dataset and budget, the paired difference, and how far the time was from the promise."""
+    """Of each arm beside the command: both means, the paired difference, and how far its time was from the promise."""
     rows = read(file)
-    lines = ["| dataset | minutes | seeds | expert % | vitlet % | difference | time over the promise, % |"]
-    lines.append("|---|---|---|---|---|---|---|")
+    lines = ["| dataset | minutes | against | seeds | its % | vitlet % | difference | time over the promise, % |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
     for dataset, minutes in sorted({(row["dataset"], float(row["minutes"])) for row in rows}):
         mine = [row for row in rows if row["dataset"] == dataset and float(row["minutes"]) == minutes]
-        both = {arm: {row["seed"]: row for row in mine if row["arm"] == arm} for arm in ("expert", "vitlet")}
-        seeds = sorted(both["expert"].keys() & both["vitlet"].keys())
-        if not seeds:
-            continue
-        tops = {arm: [float(found[seed]["top1"]) for seed in seeds] for arm, found in both.items()}
-        gains = [new - old for old, new in zip(tops["expert"], tops["vitlet"], strict=True)]
-        gain = "{:+.2f} ± {:.2f}".format(*interval(gains)) if len(gains) > 1 else f"{gains[0]:+.2f}"
-        late = max(float(both["vitlet"][seed]["seconds"]) / (60 * minutes) - 1 for seed in seeds)
-        means = " | ".join(f"{sum(values) / len(values):.2f}" for values in tops.values())
-        lines.append(f"| {dataset} | {minutes:g} | {len(seeds)} | {means} | {gain} | {100 * late:+.1f} at most |")
+        found = {arm: {row["seed"]: row for row in mine if row["arm"] == arm} for arm in ARMS}
+        for arm in ARMS[:-1]:
+            seeds = sorted(found[arm].keys() & found["vitlet"].keys())
+            if not seeds:
+                continue
+            olds, news = ([float(found[each][seed]["top1"]) for seed in seeds] for each in (arm, "vitlet"))
+            gains = [new - old for old, new in zip(olds, news, strict=True)]
+            gain = "{:+.2f} ± {:.2f}".format(*interval(gains)) if len(gains) > 1 else f"{gains[0]:+.2f}"
+            late = max(float(found["vitlet"][seed]["seconds"]) / (60 * minutes) - 1 for seed in seeds)
+            cells = [dataset, f"{minutes:g}", arm, str(len(seeds)), f"{sum(olds) / len(olds):.2f}"]
+            cells += [f"{sum(news) / len(news):.2f}", gain, f"{100 * late:+.1f} at most"]
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def run_arm(
+    arm: str, place: Path, dataset: str, seed: int, minutes: float, chosen: argparse.Namespace
+) -> dict[str, Any]:
+    """One run of an arm."""
+    if arm in ("vitlet", "single"):
+        words = [*words_of(place, dataset, seed), *(single_words(dataset) if arm == "single" else [])]
+        return vitlet(words, chosen.work / dataset / f"{arm}-{minutes:g}-{seed}", minutes)
+    table = chosen.work / f"{dataset}-{seed}.csv"
+    write_table(place, dataset, seed, table)
+    if arm in PEERS:
+        python = chosen.venv.absolute() / "bin" / "python"
+        return peer(arm, table, dataset, seed, 60 * minutes, wall=True, python=python)
+    return expert(table, dataset, seed, minutes)
 
 
 def main() -> None:
@@ -77,7 +105,9 @@ def main() -> None:
     parser.add_argument("data_dir", type=Path)
     parser.add_argument("--datasets", nargs="+", default=list(DATA), choices=list(DATA))
     parser.add_argument("--minutes", nargs="+", type=float, default=[2.0, 10.0, 30.0])
+    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--venv", type=Path, default=Path("build/peers"), help="of fastai and Ultralytics")
     parser.add_argument("--work", type=Path, default=Path("runs/auto"))
     parser.add_argument("--output", type=Path, default=RESULTS / "auto.csv")
     chosen = parser.parse_args()
@@ -85,17 +115,11 @@ def main() -> None:
     for seed in range(chosen.seeds):
         for minutes in chosen.minutes:
             for dataset in chosen.datasets:
-                for arm in ("expert", "vitlet"):
+                for arm in chosen.arms:
                     about = {"dataset": dataset, "arm": arm, "seed": str(seed), "minutes": f"{minutes:g}"}
                     if tuple(about.values()) in done:
                         continue
-                    if arm == "expert":
-                        table = chosen.work / f"{dataset}-{seed}.csv"
-                        write_table(place, dataset, seed, table)
-                        found = expert(table, dataset, seed, minutes)
-                    else:
-                        output = chosen.work / dataset / f"{minutes:g}-{seed}"
-                        found = vitlet(words_of(place, dataset, seed), output, minutes)
+                    found = run_arm(arm, place, dataset, seed, minutes, chosen)
                     append(chosen.output, {**found, **about, "processor": processor()})
                     print(f"{dataset} {minutes:g} min {arm} seed {seed}: {found['top1']:.2f}", flush=True)
     about_run = f"{datetime.date.today()}; {processor()}, {torch.get_num_threads()} cores; torch {torch.__version__}."

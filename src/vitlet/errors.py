@@ -37,6 +37,10 @@ class LostProcessError(VitletError):
     code = 5
 
 
+class TooShortError(VitletError):
+    """A time that is too short for one pass over the images."""
+
+
 class InterruptedRunError(VitletError):
     """The run was asked to stop, and has saved everything; the code means: try again later."""
 

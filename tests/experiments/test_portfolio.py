@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from builders.fake_time import FakeTime, charge_for_everything
+from builders.runs import config
 from vitlet.cli import main
 from vitlet.cli.commands.train import minutes_until
 from vitlet.config import RunConfig
@@ -18,10 +21,12 @@ from vitlet.data.glance import Glance
 from vitlet.errors import InterruptedRunError, VitletError
 from vitlet.experiments import portfolio
 from vitlet.experiments.portfolio import greedy_ensemble, member_settings
+from vitlet.experiments.search_processes import train_together
 from vitlet.inference.predict import Predictor
 from vitlet.training.choice import choose_for
+from vitlet.training.clock import Stopwatch
 from vitlet.training.loop import train
-from vitlet.training.run_folder import read_config
+from vitlet.training.run_folder import read_config, read_rows
 from vitlet.training.search_folder import best_member, is_search, read_search, used_members
 
 MINUTES = 0.35
@@ -31,13 +36,13 @@ MINUTES = 0.35
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is expected to take 12 seconds, which lets two members into 21."""
     monkeypatch.setattr(portfolio, "SHORT", 0.0)
-    monkeypatch.setattr(portfolio, "measure_speed", lambda job: None)
+    monkeypatch.setattr(portfolio, "measure_speed", lambda job, watch: None)
     monkeypatch.setattr(portfolio, "expected_seconds", lambda job, world, speed: (12.0, {}))
     monkeypatch.setattr("vitlet.training.clock.STARTED", time.monotonic())
 
 
-def words(data: Path, output: Path, *more: str) -> list[str]:
-    return ["train", str(data), "--minutes", str(MINUTES), "--device", "cpu", "-j", "0", "--output", str(output), *more]
+def words(data: Path, output: Path, *more: str, minutes: float = MINUTES) -> list[str]:
+    return ["train", str(data), "--minutes", str(minutes), "--device", "cpu", "-j", "0", "--output", str(output), *more]
 
 
 def test_members_differ_and_keep_what_was_given() -> None:
@@ -119,8 +124,10 @@ def test_a_search_is_a_run_for_every_command(
     batch = torch.randn(3, mixed.config.in_chans, *mixed.preprocess.size)
     parts = [Predictor.load(output / "members" / name)(batch)[0] for name in "12"]
     torch.testing.assert_close(mixed(batch)[0], torch.stack(parts).mean(0), atol=1e-5, rtol=0.0)
-    assert main(["export", str(output), "--format", "safetensors"]) == 2
+    assert main(["export", str(output), "--format", "timm"]) == 2
     assert "mean of 2 networks" in capsys.readouterr().err
+    assert main(["export", str(output), "--format", "safetensors"]) == 0
+    torch.testing.assert_close(Predictor.load(output / "export" / "safetensors")(batch)[0], mixed(batch)[0])
     assert best_member(output).parent == output / "members" and len(used_members(output)) == 2
 
 
@@ -158,3 +165,98 @@ def test_too_few_minutes_are_one_run(
     monkeypatch.setattr(portfolio, "expected_seconds", lambda job, world, speed: (100.0, {}))
     assert main(words(shared_folder, tmp_path / "run")) == 0
     assert read_config(tmp_path / "run").model == "resnet_s_for_32px" and not is_search(tmp_path / "run")
+
+
+PACES: dict[str, Callable[[float], float]] = {
+    "as expected": lambda now: 1.0,
+    "slower in the second member": lambda now: 1.0 if now < 350 else 1.7,
+    "back and forth": lambda now: 1.4 if int(now / 40) % 2 else 0.8,
+}
+
+
+@pytest.mark.parametrize("pace", PACES)
+def test_a_search_ends_within_3_percent_of_its_minutes(
+    shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None, pace: str
+) -> None:
+    """By a clock that moves with its parts alone; the answers of its members take longer than was guessed."""
+    time = FakeTime(PACES[pace])
+    charge_for_everything(time, monkeypatch, step=24.0, image=0.3)
+    monkeypatch.setattr(portfolio, "draw_search", time.charged(portfolio.draw_search, 0.8))
+    monkeypatch.setattr(portfolio, "expected_seconds", lambda job, world, speed: (400.0, {}))
+    monkeypatch.setattr(Stopwatch, "of_process", time.watch)
+    assert main(words(shared_folder, tmp_path / "s", minutes=10)) == 0
+    record = read_search(tmp_path / "s")
+    assert len(record.members) == 2 and record.done
+    assert time.now == pytest.approx(600, rel=0.03)
+    assert record.seconds == pytest.approx(time.now, abs=1.0)
+    assert all(0.3 < (member.ended - member.began) / 600 < 0.6 for member in record.members)
+
+
+def test_members_trained_at_the_same_time_have_their_share(
+    shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
+    """Four members, two at a time: each has about half of the time; all of it ends within 3 %."""
+    time = FakeTime()
+    charge_for_everything(time, monkeypatch, step=40.0, image=0.3)
+    shares: list[float] = []
+
+    def together(runs: dict[Path, RunConfig]) -> None:
+        began, ends = time.now, []
+        for each in runs.values():
+            time.now = began
+            train(each, watch=time.watch().restarted())
+            shares.append(each.minutes or 0.0)
+            ends.append(time.now)
+        time.now = max(ends)
+
+    monkeypatch.setattr(portfolio, "train_together", together)
+    monkeypatch.setattr(portfolio, "expected_seconds", lambda job, world, speed: (400.0, {}))
+    monkeypatch.setattr(Stopwatch, "of_process", time.watch)
+    assert main(words(shared_folder, tmp_path / "s", "--processes", "2", minutes=10)) == 0
+    record = read_search(tmp_path / "s")
+    assert [Path(member.folder).name for member in record.members] == ["1", "2", "3", "4"] and record.done
+    assert len(set(shares)) == 2 and all(0.4 < share / 10 < 0.5 for share in shares)
+    assert time.now == pytest.approx(600, rel=0.03)
+
+
+@pytest.mark.parametrize("more", [["--processes", "0", "--minutes", "3"], ["--processes", "2", "--epochs", "3"]])
+def test_processes_are_those_of_a_search(
+    folder: Path, tmp_path: Path, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", str(folder), "--output", str(tmp_path / "run"), *more]) == 2
+    assert "the number of runs that a search trains at the same time" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_time_for_another_member_ends_a_search_with_what_there_is(
+    shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
+    time = FakeTime()
+    charge_for_everything(time, monkeypatch, step=24.0, image=0.3)
+    monkeypatch.setattr(portfolio, "expected_seconds", lambda job, world, speed: (400.0, {}))
+    monkeypatch.setattr(Stopwatch, "of_process", time.watch)
+
+    def late(config: Any, **options: Any) -> Any:
+        found = train(config, **options)
+        time.charge(400.0)  # the machine stood still
+        return found
+
+    monkeypatch.setattr(portfolio, "train", late)
+    assert main(words(shared_folder, tmp_path / "s", minutes=10)) == 0
+    record = read_search(tmp_path / "s")
+    assert record.done and len(record.members) == record.count == 1 and record.test is not None
+
+
+@pytest.mark.heavy
+def test_runs_in_processes_of_their_own(shared_folder: Path, tmp_path: Path) -> None:
+    runs = {
+        tmp_path / name: config(shared_folder, tmp_path / name, epochs=epochs, workers=0)
+        for name, epochs in (("1", 1), ("2", 2))
+    }
+    train_together(runs)
+    assert [len(read_rows(run)) for run in runs] == [1, 2]
+    assert all((run / "result.json").is_file() and run.with_suffix(".log").stat().st_size for run in runs)
+    train_together(runs)  # nothing is left to do
+    bad = {tmp_path / "3": config(shared_folder / "nothing", tmp_path / "3")}
+    with pytest.raises(VitletError, match=r"nothing.*see .*3\.log"):
+        train_together(bad)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from builders.fake_time import FakeTime, charge_for_everything
 from builders.runs import config
 from vitlet import VitletError
 from vitlet.cli import main
@@ -20,12 +22,12 @@ from vitlet.errors import InterruptedRunError
 from vitlet.inference.predict import Predictor
 from vitlet.objective.schedules import WarmupStableDecay
 from vitlet.training import budget
-from vitlet.training.budget import Speed, last_epoch_in_time, plan_steps
+from vitlet.training.budget import Speed, equal_epochs, last_epoch_in_time, plan_steps
 from vitlet.training.clock import Clock, Sizes, Stopwatch, growing_sizes
 from vitlet.training.distributed import World
 from vitlet.training.ema import short_run_decay
 from vitlet.training.evaluate import averaged_over
-from vitlet.training.jobs import build_job
+from vitlet.training.jobs import ClassifierJob, build_job
 from vitlet.training.loop import Trainer, train
 from vitlet.training.mixing import Mixing
 from vitlet.training.run_folder import read_config, read_rows
@@ -42,12 +44,12 @@ def last(path: Path) -> dict[str, torch.Tensor]:
 def instant(monkeypatch: pytest.MonkeyPatch) -> None:
     """A speed test that always finds the same: a tenth of a second a step."""
 
-    def measured(job: Any) -> Speed:
+    def measured(job: Any, watch: Any) -> Speed:
         sizes = job.sizes.sizes if job.sizes else [job.config.img_size]
         return Speed({"amp": False, "channels_last": True}, dict.fromkeys(sizes, 0.1), validation=0.05, test=0.0)
 
     monkeypatch.setattr(budget, "measure_speed", measured)
-    monkeypatch.setattr(budget, "OFF_PACE", 99.0)
+    monkeypatch.setattr(budget, "OFF_TIME", 99.0)
     monkeypatch.setattr(Stopwatch, "used", lambda self, config: 0.0)  # a busy machine takes seconds to begin
 
 
@@ -122,10 +124,18 @@ def test_the_pace_decides_when_to_end(shared_folder: Path, tmp_path: Path) -> No
 
     StateSoFar.clock.costs = {(32, 32): 0.1}
     StateSoFar.clock.expected, StateSoFar.clock.trained = 15.0, 30.0
-    # twice as slow: 0.6 s an epoch, 19.4 s are left after the reserve
-    assert last_epoch_in_time(StateSoFar, settings, None, Watch()) == 50 + round(19.4 / 0.6)  # type: ignore[arg-type]
+    # twice as slow: 0.6 s an epoch of three steps, 19.4 s are left after the reserve
+    assert last_epoch_in_time(StateSoFar, settings, None, Watch()) == 50 + round(19.4 / 0.2) / 3  # type: ignore[arg-type]
+    # slightly slower, and 0.306 s an epoch: 50 more of them would leave time, 63 use it
     StateSoFar.clock.trained = 15.3
-    assert last_epoch_in_time(StateSoFar, settings, None, Watch()) == 100  # type: ignore[arg-type]
+    assert last_epoch_in_time(StateSoFar, settings, None, Watch()) == 50 + 190 / 3  # type: ignore[arg-type]
+    # as planned, but for a moment of less than 1 % of the time
+    StateSoFar.clock.last = 112.0
+    assert last_epoch_in_time(StateSoFar, settings, None, Watch()) == 112.0  # type: ignore[arg-type]
+    # the validations on the way, every tenth epoch, and that at the end are counted
+    StateSoFar.clock.validation = 1.0
+    settings = replace(settings, val_interval=10)
+    assert last_epoch_in_time(StateSoFar, settings, None, Watch()) == 50 + 136 / 3  # type: ignore[arg-type]
 
 
 def test_a_fraction_of_a_pass_goes_on_where_the_last_ended() -> None:
@@ -204,7 +214,7 @@ def test_a_stopped_run_goes_on_with_its_plan(
     (run,) = Path("runs").iterdir()
     plan = read_config(run)
     twice = Speed({"amp": False, "channels_last": True}, {(32, 32): 0.05}, validation=0.05, test=0.0)
-    monkeypatch.setattr(budget, "measure_speed", lambda job: twice)
+    monkeypatch.setattr(budget, "measure_speed", lambda job, watch: twice)
     assert train(asked).path.resolve() == run.resolve()
     assert [each.name for each in Path("runs").iterdir()] == [run.name]
     assert len(read_rows(run)) == plan.epochs and plan.planned_steps < 30
@@ -285,3 +295,76 @@ def test_short_runs_average_fewer_steps() -> None:
     assert short_run_decay(10**6) == 0.9998
     assert short_run_decay(1000) == pytest.approx(1 - 1 / 200)
     assert short_run_decay(1) == 0.0
+
+
+PACES: dict[str, Callable[[float], float]] = {
+    "as expected": lambda now: 1.0,
+    "slower from the middle on": lambda now: 1.0 if now < 150 else 2.0,
+    "faster after a while": lambda now: 1.0 if now < 60 else 0.6,
+    "back and forth": lambda now: 1.5 if int(now / 30) % 2 else 0.7,
+    "a little slower": lambda now: 1.0 if now < 30 else 1.04,
+}
+
+
+@pytest.mark.parametrize(
+    ("pace", "more"),
+    [
+        *((pace, {}) for pace in PACES),
+        ("slower from the middle on", {"img_size_start": (16, 16)}),
+        ("back and forth", {"val_interval": 3, "model_ema": True}),
+    ],
+)
+def test_a_run_ends_within_3_percent_of_its_minutes(
+    shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pace: str, more: dict[str, Any]
+) -> None:
+    """By a clock that moves with the parts of the run alone: imports, decoding, speed test, steps, tests, files."""
+    time = FakeTime(PACES[pace])
+    charge_for_everything(time, monkeypatch, step=4.0, image=0.1)
+    result = train(config(shared_folder, tmp_path / "run", **SMALL, minutes=5, **more), watch=time.watch())
+    assert result.test is not None
+    assert time.now == pytest.approx(300, rel=0.03)
+    assert read_config(tmp_path / "run").epochs >= 40  # it can end at any of them
+
+
+def test_a_run_stopped_and_continued_ends_within_its_minutes(
+    shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time = FakeTime()
+    charge_for_everything(time, monkeypatch, step=4.0, image=0.1)
+    monkeypatch.setattr("vitlet.training.signals.Interrupts.pending", lambda self: next(moments, False))
+    moments = iter([False] * 20 + [True])
+    with pytest.raises(InterruptedRunError):
+        train(config(shared_folder, tmp_path / "run", **SMALL, minutes=5), watch=time.watch())
+    used, time.now, time.slower = time.now, 5.0, lambda now: 1.5
+    assert used < 150
+    train(RunConfig(resume=str(tmp_path / "run")), watch=time.watch())
+    assert used + time.now == pytest.approx(300, rel=0.03)
+
+
+def test_cpu_minutes_count_all_but_the_test(
+    shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time = FakeTime(lambda now: 1.0 if now < 100 else 1.3)
+    charge_for_everything(time, monkeypatch, step=4.0, image=0.1)
+    ended: list[float] = []
+    test = ClassifierJob.test
+    monkeypatch.setattr(ClassifierJob, "test", lambda job, world: (ended.append(time.now), test(job, world))[1])
+    train(config(shared_folder, tmp_path / "run", **SMALL, cpu_minutes=5), watch=time.watch())
+    assert ended == [pytest.approx(300, rel=0.03)]
+
+
+def test_the_last_epoch_may_be_a_part_of_one() -> None:
+    clock = Clock(10)
+    assert [clock.steps_in(epoch, 7) for epoch in (0, 9)] == [7, 7]
+    clock.end_after(4, 6.3)
+    assert [clock.steps_in(epoch, 7) for epoch in (5, 6)] == [7, 2]
+    assert clock.planned(6.3) == 10 and clock.planned(4 + 2.3 / 2) == pytest.approx(7)
+    clock.end_after(6, 6.01)
+    assert clock.steps_in(6, 7) == 1  # never none
+
+
+@pytest.mark.parametrize("steps", [1, 7, 50, 125, 149, 689, 1000])
+def test_epochs_of_equal_length_use_the_steps(steps: int) -> None:
+    count = equal_epochs(steps, min(steps, 50))
+    assert count * (steps // count) >= 0.98 * steps
+    assert 0.5 * min(steps, 50) - 1 <= count <= 2 * min(steps, 50)

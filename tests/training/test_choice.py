@@ -26,7 +26,7 @@ from vitlet.errors import VitletError
 from vitlet.statistics import student
 from vitlet.training import budget
 from vitlet.training.budget import Speed
-from vitlet.training.choice import Choice, choose, choose_for
+from vitlet.training.choice import Choice, choose, choose_for, smallest
 from vitlet.training.knowledge import EVERY, MeasuredRun, Rule, knowledge
 from vitlet.training.run_folder import read_config
 
@@ -180,11 +180,11 @@ def test_a_stopped_run_is_found_again_whatever_the_speed_test_says(
 
     monkeypatch.chdir(tmp_path)
     words = ["train", str(folder), "--epochs", "2", "--device", "cpu", "-j", "0"]
-    monkeypatch.setattr(budget, "measure_speed", lambda job: measured(0.001))
+    monkeypatch.setattr(budget, "measure_speed", lambda job, watch: measured(0.001))
     assert main([*words, "--resume", "auto"]) == 0
     (run,) = (tmp_path / "runs").iterdir()
     (run / "result.json").unlink()
-    monkeypatch.setattr(budget, "measure_speed", lambda job: measured(100.0))
+    monkeypatch.setattr(budget, "measure_speed", lambda job, watch: measured(100.0))
     assert main([*words, "--resume", "auto"]) == 0
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [run.name]
     assert main([*words, "--output", "another"]) == 0
@@ -295,3 +295,20 @@ def test_tune_begins_with_the_choice(folder: Path, monkeypatch: pytest.MonkeyPat
     assert main(["tune", str(folder), "--model", "resnet18", "--device", "cpu"]) == 2
     assert [config.model for config in asked] == ["resnet_s_for_32px", "resnet18"]
     assert (asked[0].epochs, asked[0].opt, asked[1].opt) == (1, "muon", "adamw")
+
+
+def test_the_smallest_model_keeps_what_was_given() -> None:
+    found = Glance(5000, 10, 96, 3)
+    choice = choose_for(RunConfig(lr=0.1), {"lr"}, found, "cpu")
+    small = smallest(choice, {"lr"})
+    assert small is not None and choice.config.img_size_start == (48, 48)
+    assert (small.config.model, small.config.img_size, small.config.img_size_start) == (
+        "resnet_xs_for_32px",
+        (32, 32),
+        None,
+    )
+    assert small.config.lr == 0.1 and "not measured" in small.lines[0]
+    assert smallest(small, {"lr"}) is None
+    sized = choose_for(RunConfig(img_size=(96, 96)), {"img_size"}, found, "cpu")
+    small = smallest(sized, {"img_size"})
+    assert small is not None and (small.config.model, small.config.img_size) == ("resnet_xs_for_96px", (96, 96))

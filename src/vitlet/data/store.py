@@ -247,9 +247,14 @@ def _on_disk(images: ImageSet, transform: Transform, storing: Storing, folder: P
             try:
                 _write_pack(images, transform, storing, building)
                 building.rename(target)
-            except BaseException:
-                shutil.rmtree(building, ignore_errors=True)
-                raise
+            except OSError as problem:
+                raise VitletError(
+                    f"cannot write the image cache in {folder}: {problem.strerror or problem}. It takes about"
+                    f" {expected / 2**30:.1f} GiB; nothing of it was kept. Make room, choose another --cache-dir, or"
+                    " --cache none."
+                ) from problem
+            finally:
+                shutil.rmtree(building, ignore_errors=True)  # in place, it has another name
     skipped = tuple((target / "skipped.txt").read_text(encoding="utf-8").splitlines())
     if skipped and not storing.skip_unreadable:
         raise _unreadable(skipped, len(images))

@@ -8,26 +8,34 @@ loss on the validation images falls) is used where it is at least as accurate th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.table import Table
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from vitlet.config import RunConfig
 from vitlet.data.images import Dataset
-from vitlet.errors import InterruptedRunError, VitletError
+from vitlet.errors import InterruptedRunError, TooShortError, VitletError
+from vitlet.experiments.search_board import search_board, used_members_line
 from vitlet.experiments.search_picture import draw_search
+from vitlet.experiments.search_processes import threads_of_each, train_together
 from vitlet.inference.predict import Predictor
 from vitlet.training.budget import expected_seconds, measure_speed
 from vitlet.training.choice import FOR_TASKS, Choice, choose, completed
 from vitlet.training.clock import Stopwatch
 from vitlet.training.distributed import World
+from vitlet.training.evaluate import Scores, score_answers
 from vitlet.training.files import delete
-from vitlet.training.jobs import build_job
+from vitlet.training.finish import finished
+from vitlet.training.inputs import decode_once
+from vitlet.training.jobs import job_class
 from vitlet.training.knowledge import knowledge
 from vitlet.training.loop import train
 from vitlet.training.progress import duration
@@ -41,8 +49,11 @@ SHORT = 2.0
 ROUNDS = 12
 """Members that a greedy ensemble draws at the most."""
 
-OWN_SECONDS = 2.0
-"""What is left beside each member for loading it and the record of the search."""
+ASKED_SECONDS = 0.002
+"""For an image's answer by a member, as long as none has been measured; later members make up for a wrong guess."""
+
+END_SECONDS = 1.0
+"""What is left at the end for the choice, the picture and the record."""
 
 
 def member_settings(choice: Choice, given: Sequence[str]) -> list[RunConfig]:
@@ -89,9 +100,8 @@ class Search:
         self.folder.acquire()
         try:
             self._save()
-            for number, config in enumerate(self.members()[: self.record.count], 1):
-                if number > len(self.record.members):
-                    self._train(number, config)
+            while len(self.record.members) < self.record.count:
+                self._train_next()
             if not self.record.done:
                 self._finish()
         except InterruptedRunError:
@@ -100,68 +110,121 @@ class Search:
                 f"stopped after {len(self.record.members)} of {self.record.count} members. Nothing is lost; continue"
                 f" with: vitlet train --resume {self.path}"
             ) from None
+        except VitletError as problem:  # a full disk, say: the message names the member, which is not what goes on
+            done = len(self.record.members)
+            usable = f"; vitlet predict {self.path} uses what there is" if done else ""
+            raise type(problem)(
+                f"{problem} That was member {done + 1} of {self.record.count} of a search, which goes on with: vitlet"
+                f" train --resume {self.path}{usable}."
+            ) from problem
         finally:
             self.folder.close()
         return self.record
+
+    def board(self) -> Table:
+        """The table that a terminal shows while a member is trained."""
+        return search_board(self.record, self.members(), self._left())
 
     def members(self) -> list[RunConfig]:
         """The settings of all members."""
         return member_settings(self.choice, self.record.given)
 
-    def _train(self, number: int, config: RunConfig) -> None:
-        """One member in its share of the time that is left; it goes on where it was stopped."""
-        left = 60 * self.record.minutes - self.seconds() - self._end_seconds()
-        share = left / (self.record.count - number + 1) - OWN_SECONDS
-        name, began = f"members/{number}", self.seconds()
-        begun = (self.path / name / "config.yaml").is_file()
-        own = replace(config, minutes=max(share, 1.0) / 60, output=str(self.path / name), resume=None, overwrite=False)
-        if begun:
-            own = replace(own, resume=str(self.path / name))
-        self.say(f"member {number} of {self.record.count}: {own.model}, {duration(share)} of {duration(left)} left")
-        choice = replace(self.choice, config=own) if not begun else None
-        result = train(own, title=f"member {number}", given={}, watch=Stopwatch(), choice=choice)
-        logits, _ = Predictor.load(self.path / name).logits(self._validation())
-        self._keep(number, logits.softmax(-1))
-        assert result.val is not None
-        tasks = {task: each.weight for task, each in own.tasks.items()}
-        member = SearchMember(name, own.model, tasks, began, self.seconds(), result.val.top1)
-        self.record = replace(self.record, members=(*self.record.members, member))
+    def _train_next(self) -> None:
+        """The next member, or as many as are trained at the same time, in their share of the time that is left."""
+        done, count, together = len(self.record.members), self.record.count, self.record.processes
+        numbers = range(done + 1, min(done + together, count) + 1)
+        left, began = 60 * self.record.minutes - self.seconds() - END_SECONDS, self.seconds()
+        share = left / math.ceil((count - done) / together) - len(numbers) * self._asked_seconds()
+        runs = {number: self._own(number, share) for number in numbers}
+        for number, own in runs.items():
+            self.say(f"member {number} of {count}: {own.model}, {duration(share)} of {duration(left)} left")
+        try:
+            if together > 1:
+                train_together({self.path / f"members/{number}": own for number, own in runs.items()})
+            else:
+                self._train(*numbers, *runs.values())
+        except TooShortError as problem:
+            if not done:
+                raise
+            self.say(f"no time is left for another member: {problem}")
+            self.record = replace(self.record, count=done)
+            return
+        for number, own in runs.items():
+            self._take_in(number, own, began)
         self._choose()
 
-    def _keep(self, number: int, probabilities: Tensor) -> None:
-        self.folder.write(
-            f"validation/{number}.safetensors", lambda file: save_file({"probabilities": probabilities}, file)
-        )
+    def _own(self, number: int, share: float) -> RunConfig:
+        """The settings of a member that has so many seconds."""
+        output = str(self.path / f"members/{number}")
+        config = self.members()[number - 1]
+        return replace(config, minutes=max(share, 1.0) / 60, output=output, resume=None, overwrite=False)
 
-    def _validation(self) -> Any:
-        assert self.dataset.val is not None
-        return self.dataset.val
+    def _train(self, number: int, own: RunConfig) -> None:
+        """One member in this process; it goes on where it was stopped."""
+        folder = self.path / f"members/{number}"
+        choice: Choice | None = replace(self.choice, config=own)
+        if (folder / "config.yaml").is_file():
+            own, choice = replace(own, resume=str(folder)), None
+        watch, title = self.watch.restarted(), f"member {number}"
+        train(own, title=title, given={}, watch=watch, choice=choice, above=self.board)
+
+    def _take_in(self, number: int, own: RunConfig, began: float) -> None:
+        """A trained member among those of the record, once it has answered to the images that were held out."""
+        name, trained = f"members/{number}", self.seconds()
+        result = finished(self.path / name, Scores)
+        assert result is not None and result.val is not None
+        for split in self._held_out():
+            self._answers(name, split)
+        tasks = {task: each.weight for task, each in own.tasks.items()}
+        asked = self.seconds() - trained
+        member = SearchMember(name, own.model, tasks, began, self.seconds(), result.val.top1, asked)
+        self.record = replace(self.record, members=(*self.record.members, member))
+
+    def _held_out(self) -> list[str]:
+        return [name for name in self.dataset.splits() if name != "train"]
+
+    def _answers(self, member: str, split: str) -> tuple[Tensor, Tensor]:
+        """A member's probabilities ``(images, classes)`` of a split and the labels, asked for once and saved.
+
+        Test images are among them, so that nothing is left to do at the end; what is chosen does not depend on them.
+        """
+        name = f"{split}/{Path(member).name}.safetensors"
+        if not (self.path / name).is_file():
+            predictor = Predictor.load(self.path / member)
+            decoded = decode_once(predictor.config, self.dataset, predictor.preprocess, self.choice.decoded)
+            logits, labels = predictor.logits_of(decoded.splits()[split])
+            found = {"probabilities": logits.softmax(-1), "labels": labels}
+            self.folder.write(name, lambda file: save_file(found, file))
+        tensors = load_file(self.path / name)
+        return tensors["probabilities"], tensors["labels"]
 
     def _choose(self) -> None:
         """The best single member, or an ensemble that is at least as good."""
         names = [member.folder for member in self.record.members]
-        files = [self.path / "validation" / f"{Path(name).name}.safetensors" for name in names]
-        probabilities = torch.stack([load_file(file)["probabilities"] for file in files])
-        weights, top1 = greedy_ensemble(probabilities, torch.tensor(self._validation().labels))
+        answers = [self._answers(name, "val") for name in names]
+        weights, top1 = greedy_ensemble(torch.stack([each for each, _ in answers]), answers[0][1])
         used = {names[index]: weight for index, weight in weights.items()}
         self.record = replace(self.record, weights=used, val_top1=top1)
         self._save()
-        shown = " + ".join(f"{weight:.2f} x {Path(name).name}" for name, weight in used.items())
-        self.say(f"best so far: {shown}, {top1:.2f} % of the validation images; {duration(self._left())} left")
+        self.say(f"best so far: {used_members_line(self.record)}; {duration(self._left())} left")
 
     def _left(self) -> float:
         return max(0.0, 60 * self.record.minutes - self.seconds())
 
-    def _end_seconds(self) -> float:
-        """Of the test of an ensemble; by the time that the members took for it nothing is known, so by images."""
-        images = 0 if self.dataset.test is None else len(self.dataset.test)
-        return OWN_SECONDS + 0.002 * images * (self.record.count if self.record.count > 1 else 0)
+    def _asked_seconds(self) -> float:
+        """What the answers of a member take: the most so far, or a guess by the number of images."""
+        images = sum(len(images) for name, images in self.dataset.splits().items() if name != "train")
+        return max((member.asked for member in self.record.members), default=0.0) or ASKED_SECONDS * images
 
     def _finish(self) -> None:
-        predictor = Predictor.load(self.path)
-        scores = predictor.evaluate(split="test")[0] if self.dataset.test is not None else None
+        """Test what is used, which its members have answered already; draw the picture."""
+        test = None
+        if self.dataset.test is not None:
+            answers = {name: self._answers(name, "test") for name in self.record.weights}
+            parts = [weight * answers[name][0] for name, weight in self.record.weights.items()]
+            test = score_answers(torch.stack(parts).sum(0), next(iter(answers.values()))[1]).to_dict()
         self.folder.write("search.png", lambda file: draw_search(self.path, self.record, file))
-        self.record = replace(self.record, test=scores.to_dict() if scores else None, done=True)
+        self.record = replace(self.record, test=test, done=True)
         self._save()
 
     def _save(self) -> None:
@@ -192,17 +255,38 @@ def greedy_ensemble(probabilities: Tensor, labels: Tensor) -> tuple[dict[int, fl
     return counts, top1(probabilities[drawn].mean(0))
 
 
-def plan_search(choice: Choice, given: Mapping[str, Any], watch: Stopwatch) -> SearchRecord | None:
-    """A new search within the minutes of these settings, or None where they are too short for more than one run."""
+def plan_search(choice: Choice, given: Mapping[str, Any], watch: Stopwatch, processes: int = 1) -> SearchRecord | None:
+    """A new search within the minutes of these settings, or None where they are too short for more than one run.
+
+    Args:
+        choice: the usual settings.
+        given: those of the user.
+        watch: since when the minutes count.
+        processes: members to train at the same time.
+    """
     config, source = choice.config, choice.source
     if config.minutes is None or config.minutes < SHORT or source is None or source.val is None:
         return None
     members = member_settings(choice, list(given))
-    job = build_job(replace(config, minutes=None, epochs=_usual_epochs(choice, given)), source)
-    usual, _ = expected_seconds(job, World(), measure_speed(job))
+    usual_config = replace(config, minutes=None, epochs=_usual_epochs(choice, given))
+    job = job_class(usual_config).build(usual_config, choice=choice)
+    with _threads(threads_of_each(processes) if processes > 1 else torch.get_num_threads()):
+        usual, _ = expected_seconds(job, World(), measure_speed(job, watch))
     left = 60 * config.minutes - watch.used(config)
-    count = min(len(members), int(left / (knowledge().share * usual)))
-    return SearchRecord(config.to_dict(), sorted(given), config.minutes, count) if count > 1 else None
+    count = min(len(members), processes * int(left / (knowledge().share * usual)))
+    record = SearchRecord(config.to_dict(), sorted(given), config.minutes, count, processes=processes)
+    return record if count > 1 else None
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Inside, PyTorch computes with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _usual_epochs(choice: Choice, given: Mapping[str, Any]) -> int:
@@ -223,7 +307,7 @@ def open_folder(config: RunConfig) -> Path:
                 f"the search {path} already exists. Choose another --output, continue it with --resume {path}, or"
                 " replace it with --overwrite."
             )
-        for name in ("members", "validation", "search.png", SEARCH_FILE):
+        for name in ("members", "val", "test", "search.png", SEARCH_FILE):
             if (path / name).exists():
                 delete(path / name)
     return path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from torch import Tensor
 from vitlet import __version__
 from vitlet.errors import VitletError, first_line, require_extra
 from vitlet.inference.exported import CARD, EXPORT_MANIFEST, EXPORT_WEIGHTS, Exported, Format, is_export, load_network
+from vitlet.inference.mixture import ENSEMBLE
 from vitlet.inference.model_card import model_card
 from vitlet.inference.predict import Predictor
 from vitlet.inference.runtimes import INPUT, OUTPUTS, Dtype, TorchNetwork, import_openvino
@@ -59,7 +60,7 @@ def export_run(
     """Write an export folder, whole or not at all.
 
     Args:
-        run: folder of a run.
+        run: folder of a run, or of a search: its ensemble becomes one network that answers with the mean.
         form: what to write.
         output: folder to be; ``RUN/export/FORMAT`` by default.
         dtype: of the weights, and where the program can, of the arithmetic.
@@ -70,8 +71,12 @@ def export_run(
     """
     if is_export(run):
         raise VitletError(f"{run} is an export itself: export the run that it was made from.")
-    if is_search(run):
-        output, run = output or run / "export" / form, _only_member(run)
+    members = used_members(run) if is_search(run) else {run: 1.0}
+    if form == "timm" and len(members) > 1:
+        raise VitletError(
+            f"{run} answers with the mean of {len(members)} networks, which timm's folders do not hold as one. Take"
+            f" --format safetensors, torch, onnx or openvino, or its best single run: {best_member(run)}"
+        )
     if form == "onnx" and dtype == "bfloat16":
         raise VitletError("onnxruntime has no bfloat16 on a CPU: export to openvino, or leave --dtype out.")
     target = output or run / "export" / (form if dtype == "float32" else f"{form}-{dtype}")
@@ -79,16 +84,16 @@ def export_run(
         raise VitletError(f"{target} already exists. Choose another --output, or remove it.")
     _require(form)
     predictor = Predictor.load(run, device="cpu")
-    described = json.loads(run_weights(run).with_name("config.json").read_text(encoding="utf-8"))
-    kept = ("input_size", "crop_pct", "interpolation", "mean", "std")
-    preprocessing = {name: described["pretrained_cfg"][name] for name in kept}
-    built = described["architecture"], described["model_args"]
-    about = Exported(form, dtype, *built, preprocessing, predictor.temperature, predictor.classes)
+    described = [
+        json.loads(run_weights(member).with_name("config.json").read_text(encoding="utf-8")) for member in members
+    ]
+    built = _described(described, list(members.values()), predictor)
+    about = Exported(form, dtype, *built, predictor.temperature, predictor.classes)
     beside = target.with_name(f".{target.name}.vitlet-export")
     try:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
-        _write(predictor, about, described, beside, licence)
+        _write(predictor, about, described[0], beside, licence)
         parity = _compare(predictor, beside, about)
         if dtype == "float32" and not parity.largest <= TOLERANCE:
             raise VitletError(
@@ -105,15 +110,24 @@ def export_run(
     return target, parity
 
 
-def _only_member(search: Path) -> Path:
-    """The run that a search found best; an ensemble has no format of its own."""
-    used = used_members(search)
-    if len(used) > 1:
-        raise VitletError(
-            f"{search} answers with the mean of {len(used)} networks, which these formats do not hold as one. Export"
-            f" its best single run: vitlet export {best_member(search)}"
-        )
-    return next(iter(used))
+def _described(
+    found: Sequence[Mapping[str, Any]], weights: Sequence[float], predictor: Predictor
+) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Architecture, arguments and preprocessing of what is exported, by timm's description of each network in it."""
+    kept = ("input_size", "crop_pct", "interpolation", "mean", "std")
+    each = [
+        {
+            "architecture": one["architecture"],
+            "model_args": one["model_args"],
+            "preprocessing": {name: one["pretrained_cfg"][name] for name in kept},
+        }
+        for one in found
+    ]
+    if len(each) == 1:
+        return each[0]["architecture"], each[0]["model_args"], each[0]["preprocessing"]
+    own, channels = predictor.preprocess, each[0]["preprocessing"]["input_size"][0]
+    common = {"input_size": [channels, *own.size], "crop_pct": own.crop_pct, "mean": own.mean, "std": own.std}
+    return ENSEMBLE, {"members": each, "weights": list(weights)}, {**each[0]["preprocessing"], **common}
 
 
 def _require(form: Format) -> None:

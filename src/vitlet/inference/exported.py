@@ -26,6 +26,7 @@ from torch import nn
 
 from vitlet.data.preprocess import MAX_SIDE, Preprocess
 from vitlet.errors import VitletError, first_line
+from vitlet.inference.mixture import ENSEMBLE, rebuild_mixture
 from vitlet.inference.runtimes import Dtype, OnnxNetwork, OpenVinoNetwork, TorchNetwork
 from vitlet.models.factory import rebuild
 from vitlet.training.files import checksum
@@ -50,8 +51,8 @@ class Exported:
     """What an export knows of itself.
 
     Attributes:
-        architecture: name of the network.
-        model_args: with which timm builds it.
+        architecture: name of the network, or ``ensemble``.
+        model_args: with which timm builds it; of an ensemble the same of each member, and their weights.
         preprocessing: under timm's names: ``input_size``, ``crop_pct``, ``interpolation``, ``mean``, ``std``.
         temperature: that the logits are divided by before they become probabilities.
         label_names: the classes, in the order of the logits.
@@ -125,6 +126,14 @@ def _check(about: Exported) -> None:
         raise ValueError(f"temperature is {about.temperature!r}; it needs to be more than 0")
 
 
+def _build(about: Exported) -> nn.Module:
+    """The network with fresh weights."""
+    classes = len(about.label_names)
+    if about.architecture == ENSEMBLE:
+        return rebuild_mixture(about.model_args["members"], about.model_args["weights"], classes=classes)
+    return rebuild(about.architecture, about.model_args, classes=classes)
+
+
 def load_network(folder: Path, about: Exported) -> nn.Module:
     """The network of an export, which answers with logits and embeddings; asked once, for as many logits as names."""
     file = folder / READ[about.format]
@@ -136,7 +145,7 @@ def load_network(folder: Path, about: Exported) -> nn.Module:
         elif about.format == "openvino":
             network = OpenVinoNetwork(file, about.dtype)
         else:
-            model = rebuild(about.architecture, about.model_args, classes=len(about.label_names))
+            model = _build(about)
             model.load_state_dict(load_file(file))
             network = TorchNetwork(model, about.dtype if about.format == "torch" else "float32")
         network.eval()

@@ -14,6 +14,7 @@ from vitlet.inference.exported import EXPORT_MANIFEST, Exported
 from vitlet.inference.predict import Predictor
 from vitlet.statistics import wilson
 from vitlet.training.run_folder import read_rows
+from vitlet.training.search_folder import is_search, read_search
 
 CARD_CLASSES = 30
 """Class names on the card; all are in the manifest."""
@@ -47,14 +48,16 @@ def model_card(predictor: Predictor, about: Exported, *, licence: str, parity: s
             (title, int(each["count"]), wilson(each["count"] * each["top1"] / 100, int(each["count"])), each["loss"])
             for title, each in measured.items()
         ],
-        finished=(predictor.source / "result.json").is_file(),
+        finished=(predictor.source / "result.json").is_file() or is_search(predictor.source),
         licence=licence,
         parity=parity,
     )
 
 
 def _result(run: Path) -> dict[str, Any]:
-    """The run's result, or of a run that is not finished the best of its rows."""
+    """The run's result, or of a run that is not finished the best of its rows; of a search that of what it uses."""
+    if is_search(run):
+        return {"test": read_search(run).test}
     if (run / "result.json").is_file():
         return dict(json.loads((run / "result.json").read_text(encoding="utf-8")))
     rows = [row for row in read_rows(run) if "val/top1" in row]

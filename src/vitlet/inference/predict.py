@@ -23,7 +23,7 @@ from vitlet.data.splits import fingerprint, pick_names
 from vitlet.data.store import Fit, Lazy
 from vitlet.errors import VitletError, first_line
 from vitlet.inference.exported import is_export, load_network, read_export, timm_preprocess
-from vitlet.inference.mixture import Mixture, MixtureNetwork
+from vitlet.inference.mixture import Mixture
 from vitlet.inference.runtimes import LogitsOf, TorchNetwork
 from vitlet.models.factory import load_exported
 from vitlet.training.build import find_device
@@ -108,8 +108,16 @@ class Predictor:
     ) -> tuple[Scores, str]:
         """Scores on a folder of class folders, or on a split of the run's own data; and what that was."""
         images, what = self.images(data, split=split, data_dir=data_dir)
-        loader, classes = self._loader(images, batch_size, workers), len(self.classes)
-        return evaluate(self._classify, loader, classes=classes, device=self.device, autocast=nullcontext), what
+        return self.score(self.fitted(images), batch_size=batch_size, workers=workers), what
+
+    def fitted(self, images: ImageSet) -> ImageSet:
+        """Images of any size as this network sees them, decoded when they are asked for."""
+        return Lazy(images, True, Fit(self.preprocess))
+
+    def score(self, fitted: ImageSet, *, batch_size: int = 128, workers: int = 0) -> Scores:
+        """Scores on images that have the size of the network's input."""
+        loader, classes = self._loader(fitted, batch_size, workers), len(self.classes)
+        return evaluate(self._classify, loader, classes=classes, device=self.device, autocast=nullcontext)
 
     def _classify(self, images: Tensor) -> Tensor:
         """Logits as the run was validated with: of each image, or of the mean over it and its mirror image."""
@@ -127,15 +135,18 @@ class Predictor:
         """
         return self._own_split(split) if data is None else self._other(data, split, data_dir)
 
-    @torch.inference_mode()
     def logits(self, images: ImageSet, *, batch_size: int = 128) -> tuple[Tensor, Tensor]:
         """Logits ``(n, classes)`` and labels ``(n,)`` of a whole set."""
-        loader = self._loader(images, batch_size)
+        return self.logits_of(self.fitted(images), batch_size=batch_size)
+
+    @torch.inference_mode()
+    def logits_of(self, fitted: ImageSet, *, batch_size: int = 128) -> tuple[Tensor, Tensor]:
+        """The same of images that have the size of the network's input."""
+        loader = self._loader(fitted, batch_size)
         found = [(self._classify(batch.to(self.device)).float().cpu(), labels) for batch, labels in loader]
         return torch.cat([logits for logits, _ in found]), torch.cat([labels for _, labels in found])
 
-    def _loader(self, images: ImageSet, batch_size: int, workers: int = 0) -> Any:
-        fitted = Lazy(images, True, Fit(self.preprocess))
+    def _loader(self, fitted: ImageSet, batch_size: int, workers: int = 0) -> Any:
         dataset = EvaluationSet(fitted, self.preprocess, channels=self.config.in_chans)
         return evaluation_loader(dataset, batch_size=batch_size, workers=workers, device=str(self.device))
 
@@ -244,12 +255,9 @@ def _load_search(folder: Path, device: str) -> Predictor:
     if len(loaded) == 1:
         first.source = folder
         return first
-    mixture = Mixture([each.model for each in loaded], list(used.values()))
-    network = MixtureNetwork(mixture, first.network)
-    where, notes = first.device, [note for each in loaded for note in each.notes]
-    return Predictor(
-        mixture, first.preprocess, first.classes, first.config, where, network=network, source=folder, notes=notes
-    )
+    mixture = Mixture([each.model for each in loaded], list(used.values()), [each.preprocess for each in loaded])
+    notes = [note for each in loaded for note in each.notes]
+    return Predictor(mixture, mixture.preprocess, first.classes, first.config, first.device, source=folder, notes=notes)
 
 
 def _load_export(folder: Path, device: str) -> Predictor:

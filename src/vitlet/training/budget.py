@@ -8,7 +8,6 @@ another speed than in the test does the loop plan again, see `Clock`.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -19,7 +18,7 @@ import torch
 from torch import nn
 
 from vitlet.config import BaseConfig, RunConfig
-from vitlet.errors import VitletError
+from vitlet.errors import TooShortError
 from vitlet.training.clock import Sizes, Stopwatch, budget_seconds
 from vitlet.training.distributed import World
 from vitlet.training.job import Job
@@ -34,8 +33,12 @@ VALIDATION_SHARE = 0.05
 """The most of a budget that validation takes, beside the one at the end."""
 RESERVE = 0.01
 """Share of a budget that is left for checkpoints, logs and the result."""
-OFF_PACE = 0.05
-"""How far the pace of a run may be from that of the speed test before it is planned again."""
+OFF_TIME = 0.01
+"""Share of a budget that a run may be expected to end too early or too late before it is planned again."""
+PARTS = 50
+"""The fewest epochs of a budget, where there are as many steps: a run can end after each of them, and nowhere else."""
+UNUSED = 0.005
+"""Share of the steps that may be left out so that epochs are about as long as a pass over the images."""
 SETTLED = 0.1
 """Share of a run after which its pace is known."""
 TEST_SHARE = 0.04
@@ -71,7 +74,7 @@ def planned_job(job: ImageJob, world: World, watch: Stopwatch) -> tuple[ImageJob
     config = job.config
     if not (job.asked.is_open or job.asked.autotune):
         return job, ""
-    speed = world.by_first(lambda: measure_speed(job))
+    speed = world.by_first(lambda: measure_speed(job, watch))
     settings: dict[str, Any] = dict(speed.settings)
     line = f"{'bfloat16' if settings['amp'] else 'float32'}{', channels_last' * settings['channels_last']}"
     if job.asked.is_open:
@@ -109,26 +112,35 @@ def plan_steps(job: ImageJob, world: World, speed: Speed, used: float) -> dict[s
     left = total * (1 - RESERVE - teacher_share(job.objective, config)) - used - ends
     steps = int((1 - (VALIDATION_SHARE if speed.validation else 0)) * left / step)
     if steps < whole_pass:
-        least = (used + ends + whole_pass * step) / 60 * 1.1
+        least = math.ceil((used + ends + whole_pass * step) / 60 * 1.1 * 10) / 10
         what = "cpu_minutes" if config.cpu_minutes is not None else "minutes"
-        raise VitletError(
+        raise TooShortError(
             f"{what} is {total / 60:g}, but one pass over {job.images:,} images takes about"
             f" {duration(whole_pass * step)} here, and {duration(used + ends)} go to start and evaluation. Needed:"
             f" --{what.replace('_', '-')} {least:.1f} or more, a smaller --img-size or model, or --fraction."
         )
-    epochs = max(1, round(steps / whole_pass))
+    epochs = max(round(steps / whole_pass), min(steps, PARTS))
     validations = max(1, min(epochs, int(VALIDATION_SHARE * left / speed.validation))) if speed.validation else 1
-    interval = -(-epochs // validations)
-    steps = int((left - (epochs // interval) * speed.validation) / step)
-    # as many whole epochs of equal length as use the steps best
-    epochs = max(range(max(1, epochs - 2), epochs + 3), key=lambda count: (count * (steps // count), -count))
+    interval = job.asked.val_interval or -(-epochs // validations)
+    steps = int((left - ((epochs - 1) // interval) * speed.validation) / step)  # the last one is among the ends
+    epochs = equal_epochs(max(1, steps), epochs)
     return {
         "epochs": epochs,
         "epoch_repeats": (steps // epochs) / whole_pass,
         "planned_steps": epochs * (steps // epochs),
-        "val_interval": config.val_interval if job.asked.val_interval else interval,
+        "val_interval": interval,
         "checkpoint_epochs": max(config.checkpoint_epochs or 1, epochs // 10),
     }
+
+
+def equal_epochs(steps: int, about: int) -> int:
+    """How many epochs of equal length use these steps, near the number that is wanted."""
+
+    def unused(count: int) -> float:
+        return max(UNUSED, (steps % count) / steps)
+
+    near = range(max(1, about // 2), min(steps, 2 * about) + 1)
+    return min(near, key=lambda count: (unused(count), abs(count - about)))
 
 
 def expected_seconds(job: ImageJob, world: World, speed: Speed) -> tuple[float, dict[str, int]]:
@@ -151,20 +163,24 @@ def mean_cost(costs: dict[tuple[int, int], float], sizes: Sizes | None) -> float
     return sum(share * costs[size] for size, share in sizes.shares().items())
 
 
-def last_epoch_in_time(state: State, config: BaseConfig, sizes: Sizes | None, watch: Stopwatch) -> int:
-    """The epoch to end with, after an epoch of a run with a budget; the planned one unless the pace is another."""
+def last_epoch_in_time(state: State, config: BaseConfig, sizes: Sizes | None, watch: Stopwatch) -> float:
+    """After which epoch, or part of one, a run with a budget is to end; the planned one unless the pace is another."""
     clock, total = state.clock, budget_seconds(config)
     done = clock.planned(state.epoch) / clock.epochs
-    if total is None or not clock.costs or not SETTLED <= done < 1 or abs(clock.pace - 1) < OFF_PACE:
+    if total is None or not clock.costs or not SETTLED <= done < 1:
         return clock.last
-    left = total * (1 - RESERVE) - clock.seconds - watch.used(config)
+    ends = clock.validation + (clock.test if config.cpu_minutes is None else 0.0)
+    left = total * (1 - RESERVE) - clock.seconds - watch.used(config) - ends
     costs = (
-        [clock.costs.get(sizes((done + (1 - done) * part / 20) * clock.epochs), 0.0) for part in range(20)]
+        [clock.costs.get(sizes((done + (1 - done) * (part + 0.5) / 200) * clock.epochs), 0.0) for part in range(200)]
         if sizes
         else []
     )
     cost = clock.pace * (sum(costs) / len(costs) if costs else next(iter(clock.costs.values())))
-    return state.epoch + max(1, round(left / (cost * state.steps)))
+    epoch = cost * state.steps + clock.validation / (config.val_interval or 1)
+    if abs((clock.last - state.epoch) * epoch - left) <= OFF_TIME * total:
+        return clock.last
+    return state.epoch + max(1, round(left / epoch * state.steps)) / state.steps
 
 
 def count_time(
@@ -173,6 +189,7 @@ def count_time(
     size_at: Callable[[float], tuple[int, int]] | None,
     first: int,
     seconds: float,
+    budget: float | None,
 ) -> None:
     """Compare the time of an epoch's steps with what the speed test promised.
 
@@ -182,25 +199,25 @@ def count_time(
         size_at: their size by the epoch, where they grow.
         first: the step from which on the time was taken.
         seconds: that these steps took.
+        budget: of the run, in seconds, if it has one.
     """
     clock, steps = state.clock, state.steps
-    if clock.costs:
-        sizes = (size_at(state.epoch + step / steps) if size_at else size for step in range(first, steps))
-        clock.expected += sum(clock.costs.get(each, 0.0) for each in sizes)
-        clock.trained += seconds
+    if clock.costs and budget is not None:
+        sizes = (size_at(state.epoch + step / steps) if size_at else size for step in range(first, state.step))
+        clock.count_steps(sum(clock.costs.get(each, 0.0) for each in sizes), seconds, budget)
 
 
-def measure_speed(job: ImageJob) -> Speed:
+def measure_speed(job: ImageJob, watch: Stopwatch | None = None) -> Speed:
     """Time a few steps of each way to run this network here, and of each image size in the fastest."""
     asked, size = job.asked, job.config.img_size
     assert size is not None
-    limit = TEST_SHARE * (budget_seconds(asked) or 600.0)
-    began = time.monotonic()
+    limit, watch = TEST_SHARE * (budget_seconds(asked) or 600.0), (watch or Stopwatch()).restarted()
     best: tuple[float, TrialSteps] | None = None
     for layout, amp in _variants(job):
-        if best is not None and time.monotonic() - began > limit / 2:
+        if best is not None and watch.seconds(asked) > limit / 2:
             break  # a slow network: what was found so far has to do
-        trial = TrialSteps(job.rebuilt(channels_last=layout, amp=amp, pretrained=False, init=None, freeze=False))
+        settings = {"pretrained": False, "init": None, "freeze": False}
+        trial = TrialSteps(job.rebuilt(channels_last=layout, amp=amp, **settings), watch)
         seconds = trial.step_seconds(size)
         if best is None or seconds < best[0]:
             best = (seconds, trial)
@@ -208,7 +225,9 @@ def measure_speed(job: ImageJob) -> Speed:
     seconds, trial = best
     steps = {size: seconds}
     for other in job.sizes.sizes if job.sizes else ():
-        if other != size:
+        if other != size and watch.seconds(asked) > limit:
+            steps[other] = seconds * math.prod(other) / math.prod(size)  # about, and the run is planned again
+        elif other != size:
             steps[other] = trial.step_seconds(other)
     chosen = {"amp": bool(trial.job.config.amp), "channels_last": bool(trial.job.config.channels_last)}
     return Speed(chosen, steps, trial.evaluation_seconds("val"), trial.evaluation_seconds("test"))
@@ -230,8 +249,8 @@ def _variants(job: ImageJob) -> Iterator[tuple[bool, bool]]:
 class TrialSteps:
     """Steps of a job that is thrown away afterwards."""
 
-    def __init__(self, job: ImageJob) -> None:
-        self.job, self.world = job, World()
+    def __init__(self, job: ImageJob, watch: Stopwatch) -> None:
+        self.job, self.world, self.watch = job, World(), watch
         self.objective = job.objective.train()
         self.optimizer = make_optimizer(self.objective, job.config)
         self.autocast = make_autocast(job.config, job.device)
@@ -243,20 +262,22 @@ class TrialSteps:
             self.order.size_at = lambda epoch: size  # type: ignore[attr-defined]
         times: list[float] = []
         batches = iter(self.loader)
-        cpu = self.job.config.cpu_minutes is not None
-        clock = time.process_time if cpu else time.monotonic
         for number in range(12):
-            began = clock()
+            began = self._now()
             parts = list(islice(batches, len(self.order.mine)))
             if len(parts) < len(self.order.mine):  # few images: from the start again
                 batches = iter(self.loader)
                 parts = list(islice(batches, len(self.order.mine)))
             self._step(parts)
             if number:  # the first one allocates
-                times.append(clock() - began)
+                times.append(self._now() - began)
             if (sum(times) > at_least and len(times) >= 3) or sum(times) > 4 * at_least:
                 break
         return sorted(times)[len(times) // 2]
+
+    def _now(self) -> float:
+        """Seconds by the clock of the budget."""
+        return self.watch.seconds(self.job.config)
 
     def _step(self, parts: list[Any]) -> None:
         self.optimizer.zero_grad()
@@ -277,18 +298,17 @@ class TrialSteps:
         if images is None or not self.job.labelled or (split == "test" and self.job.config.cpu_minutes is not None):
             return 0.0
         loader = self.job.evaluation_loader(images, self.world)
-        batch = next(iter(loader))[0]
-        clock = time.process_time if self.job.config.cpu_minutes is not None else time.monotonic
         self.objective.eval()
-        times = []
+        batches = iter(loader)
         with torch.inference_mode(), self.autocast():
-            for _ in range(2):
-                began = clock()
+            for _ in range(2):  # the first one allocates
+                began = self._now()
+                batch = (next(batches, None) or next(iter(loader)))[0]
                 self.job.classify(self.job.on_device(batch))  # type: ignore[attr-defined]
                 _wait(self.job.device)
-                times.append(clock() - began)
+                seconds = self._now() - began
         self.objective.train()
-        return times[-1] * len(images) / len(batch)
+        return seconds * len(images) / len(batch)
 
 
 def _wait(device: torch.device) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitlet.config import RunConfig, TaskConfig
@@ -43,12 +43,14 @@ class Choice:
         rule: the entry that they are from.
         found: what was looked at.
         source: the data as it was read; None where only its size was known.
+        decoded: its pixels, by how they are prepared: several runs on the same data decode it once.
     """
 
     config: RunConfig
     rule: Rule
     found: Glance
     source: Dataset | None = None
+    decoded: dict[str, Dataset] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def data(self) -> str:
@@ -99,6 +101,19 @@ def choose_for(config: RunConfig, given: Collection[str], found: Glance, device:
     rule = next(rule for rule in knowledge().rules if rule.holds(device, found.images, side))
     values = completed(rule.settings, config, given, found)
     return Choice(replace(config, **values), rule, found)
+
+
+def smallest(choice: Choice, given: Collection[str]) -> Choice | None:
+    """The choice with the smallest model at the smallest image size, for very little time; None if it is that already.
+
+    What was given is kept; nothing of it was measured.
+    """
+    family = str(choice.rule.settings["model"]).rpartition("_")[0]
+    settings = {**choice.rule.settings, "model": f"{family}_xs", "img_size": SIDES[0]}
+    first = choice.config if "img_size" in given else replace(choice.config, img_size=None, img_size_start=None)
+    config = replace(first, **completed(settings, first, given, choice.found))
+    rule = replace(choice.rule, measured=None)
+    return replace(choice, config=config, rule=rule) if config != choice.config else None
 
 
 def completed(entry: Mapping[str, Any], config: RunConfig, given: Collection[str], found: Glance) -> dict[str, Any]:

@@ -19,6 +19,9 @@ from vitlet.processes import STARTED
 GROWTH = 0.7
 """Share of a run over which images grow from their first size to their last."""
 
+MEMORY = 0.1
+"""Share of a budget after which the pace hardly counts any more: a machine that others use is not always as fast."""
+
 
 @dataclass
 class Clock:
@@ -27,20 +30,24 @@ class Clock:
     Attributes:
         epochs: the length that schedules are made for.
         knots: (epoch, planned epoch) where the pace changes; the first is (0, 0).
-        last: the epoch that ends the run.
+        last: the epoch after which the run ends; of a run that was planned anew it may be a part of one.
         seconds: on the clock of the budget, before this process began.
         costs: seconds of a step by image size, as the speed test found them; empty without a budget.
-        expected: seconds that the steps so far should have taken by that.
+        expected: seconds that the latest steps should have taken by that.
         trained: seconds that they took.
+        validation: seconds of a validation, as the speed test found or as the last one took.
+        test: seconds of the test, likewise.
     """
 
     epochs: int
     knots: list[tuple[float, float]] = field(default_factory=lambda: [(0.0, 0.0)])
-    last: int = 0
+    last: float = 0.0
     seconds: float = 0.0
     costs: dict[tuple[int, int], float] = field(default_factory=dict)
     expected: float = 0.0
     trained: float = 0.0
+    validation: float = 0.0
+    test: float = 0.0
 
     def __post_init__(self) -> None:
         self.last = self.last or self.epochs
@@ -54,29 +61,50 @@ class Clock:
         pace = (following[1] - was) / max(following[0] - at, 1e-9)
         return min(float(self.epochs), was + (epoch - at) * pace)
 
-    def end_after(self, epoch: int, last: int) -> None:
+    def end_after(self, epoch: int, last: float) -> None:
         """From this epoch on, advance so that the run ends after epoch ``last``."""
         self.knots.append((float(epoch), self.planned(epoch)))
         self.last = last
 
     @property
     def pace(self) -> float:
-        """How much longer steps take than in the speed test."""
+        """How much longer steps take than in the speed test; steps of long ago hardly count."""
         return self.trained / self.expected if self.expected else 1.0
+
+    def expect(self, steps: Mapping[tuple[int, int], float], validation: float, test: float) -> None:
+        """Take in what the speed test found: seconds of a step by image size, of a validation, and of the test."""
+        self.costs, self.validation, self.test = dict(steps), validation, test
+
+    def steps_in(self, epoch: int, steps: int) -> int:
+        """How many of the steps of an epoch are trained: all of them, or a part of those of the last one."""
+        return min(steps, max(1, round((self.last - epoch) * steps)))
+
+    def count_steps(self, expected: float, trained: float, budget: float) -> None:
+        """Take in the steps of an epoch: what they should have taken, what they took, and all seconds of the run."""
+        remembered = math.exp(-trained / (MEMORY * budget))
+        self.expected, self.trained = remembered * self.expected + expected, remembered * self.trained + trained
+
+    def count_validation(self, seconds: float) -> None:
+        """Take in how long a validation took: the test will differ from the speed test as much."""
+        if self.validation:
+            self.test *= seconds / self.validation
+            self.validation = seconds
 
     def to_dict(self, used: float = 0.0) -> dict[str, Any]:
         """For a checkpoint; ``used`` are the seconds of this process."""
         costs = [[*size, seconds] for size, seconds in self.costs.items()]
         knots = [list(knot) for knot in self.knots]
-        numbers = {"last": self.last, "seconds": self.seconds + used}
-        return {"knots": knots, **numbers, "costs": costs, "expected": self.expected, "trained": self.trained}
+        paces = {name: getattr(self, name) for name in ("expected", "trained", "validation", "test")}
+        return {"knots": knots, "last": self.last, "seconds": self.seconds + used, "costs": costs, **paces}
 
     def fill(self, found: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.knots = [(float(at), float(planned)) for at, planned in found["knots"]]
-        self.last, self.seconds = int(found["last"]), float(found["seconds"])
+        self.last, self.seconds = float(found["last"]), float(found["seconds"])
         self.costs = {(int(height), int(width)): float(cost) for height, width, cost in found["costs"]}
         self.expected, self.trained = float(found["expected"]), float(found["trained"])
+        # older checkpoints have neither
+        self.validation, self.test = (float(found.get(name, 0.0)) for name in ("validation", "test"))
 
 
 @dataclass(frozen=True)
@@ -109,23 +137,48 @@ def growing_sizes(first: tuple[int, int], last: tuple[int, int], stride: int = 8
     return list(dict.fromkeys([first, *found[1:-1], last]))
 
 
+class Time:
+    """The clocks of this machine, in seconds."""
+
+    def wall(self) -> float:
+        """Of the clock on the wall, from any moment on."""
+        return time.monotonic()
+
+    def cpu(self) -> float:
+        """CPU time of this process."""
+        return time.process_time()
+
+
 @dataclass(frozen=True)
 class Stopwatch:
-    """Seconds since a moment: of the clock on the wall, or of the CPU time of this process."""
+    """Seconds since a moment: of the clock on the wall, or of the CPU time of this process.
+
+    Attributes:
+        wall: what the clock on the wall showed at that moment.
+        cpu: the CPU time at that moment.
+        time: where both are read; tests have a time of their own.
+    """
 
     wall: float = field(default_factory=time.monotonic)
     cpu: float = field(default_factory=time.process_time)
+    time: Time = field(default_factory=Time)
 
     @staticmethod
     def of_process() -> Stopwatch:
         """Since this process began, its imports included."""
         return Stopwatch(STARTED, 0.0)
 
+    def restarted(self) -> Stopwatch:
+        """Since now, by the same clocks."""
+        return Stopwatch(self.time.wall(), self.time.cpu(), self.time)
+
     def used(self, config: BaseConfig) -> float:
         """Seconds by the clock that the run's budget is meant in; 0 for a run without a budget."""
-        if config.cpu_minutes is not None:
-            return time.process_time() - self.cpu
-        return time.monotonic() - self.wall if config.minutes is not None else 0.0
+        return self.seconds(config) if budget_seconds(config) is not None else 0.0
+
+    def seconds(self, config: BaseConfig) -> float:
+        """The same, by the clock on the wall where there is no budget."""
+        return self.time.cpu() - self.cpu if config.cpu_minutes is not None else self.time.wall() - self.wall
 
 
 def budget_seconds(config: BaseConfig) -> float | None:

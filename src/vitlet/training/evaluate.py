@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,6 +102,13 @@ def evaluate(
     per_class = tuple(100 * hit / of if of else None for hit, of in zip(right, seen, strict=True))
     known = [accuracy for accuracy in per_class if accuracy is not None]
     return Scores(count, 100 * sum(right) / count, 100 * top5 / count, sum(known) / len(known), loss / count, per_class)
+
+
+def score_answers(probabilities: Tensor, labels: Tensor) -> Scores:
+    """Scores of answers that are there already: probabilities ``(images, classes)`` and labels ``(images,)``."""
+    answers: Any = [(probabilities.clamp(min=1e-12).log(), labels)]  # a loader of one batch
+    device, classes = probabilities.device, probabilities.shape[1]
+    return evaluate(lambda logits: logits, answers, classes=classes, device=device, autocast=nullcontext)
 
 
 @torch.inference_mode()

@@ -65,6 +65,15 @@ def make_augmentation(config: RunConfig) -> Augmentation:
     )
 
 
+def decode_once(config: RunConfig, dataset: Dataset, preprocess: Preprocess, decoded: dict[str, Dataset]) -> Dataset:
+    """The same as `decode_splits`, found among what was decoded of this dataset before, or added to it."""
+    ways = [_training_transform(config, preprocess).key(), Fit(preprocess).key(), str(config.in_chans)]
+    key = "; ".join([*ways, f"cache {config.cache}", f"skip {config.skip_unreadable}"])
+    if key not in decoded:
+        decoded[key] = decode_splits(config, dataset, preprocess)
+    return decoded[key]
+
+
 def decode_splits(config: RunConfig, dataset: Dataset, preprocess: Preprocess) -> Dataset:
     """Decode every image once and keep it, in memory or in the cache; a broken file stops here, or is counted."""
     folder = Path(config.cache_dir) if config.cache_dir else default_cache_folder()

@@ -37,7 +37,7 @@ from vitlet.training.clock import Sizes
 from vitlet.training.defaults import choose_tasks
 from vitlet.training.distributed import World
 from vitlet.training.evaluate import Scores, averaged_over, evaluate, evaluate_tasks, nothing
-from vitlet.training.inputs import class_weights, data_request, decode_splits
+from vitlet.training.inputs import class_weights, data_request, decode_once
 from vitlet.training.job import Batches, Job
 from vitlet.training.loaders import training_batches
 from vitlet.training.mixing import Mixing
@@ -113,21 +113,21 @@ class ImageJob(Job):
         if open_tasks:
             config, brief, reason = choose_tasks(config, dataset)
             why = (reason,)
-        job = cls._assembled(cls.with_tasks(config), dataset)
+        job = cls._assembled(cls.with_tasks(config), dataset, decoded=choice.decoded if choice else {})
         job.source, job.chosen_tasks, job.choices = source, brief, why
         job.announced = choice.lines if choice else ()
         return job
 
     def rebuilt(self, **settings: Any) -> Self:
         """The same job with other settings than were asked for, on the images that are decoded already."""
-        job = self._assembled(replace(self.asked, **settings), self.dataset, decoded=True)
+        job = self._assembled(replace(self.asked, **settings), self.dataset, decoded=None)
         job.source, job.chosen_tasks, job.choices = self.source, self.chosen_tasks, self.choices
         job.announced = self.announced
         return job
 
     @classmethod
-    def _assembled(cls, config: RunConfig, dataset: Dataset, *, decoded: bool = False) -> Self:
-        """Network, objective and images from settings whose tasks are known."""
+    def _assembled(cls, config: RunConfig, dataset: Dataset, *, decoded: dict[str, Dataset] | None) -> Self:
+        """Network, objective and images from settings whose tasks are known; ``decoded`` as in `decode_once`."""
         asked, device = config, find_device(config.device)
         num_classes = cls.num_classes(config, len(dataset.classes))
         torch.manual_seed(mix_seed(config.seed))
@@ -147,7 +147,7 @@ class ImageJob(Job):
         crop_pct = config.crop_pct or 1.0
         preprocess = Preprocess(backbone.img_size, crop_pct=crop_pct, mean=mean, std=std)
         sizes = training_sizes(config, objective)
-        dataset = dataset if decoded else decode_splits(config, dataset, preprocess)
+        dataset = dataset if decoded is None else decode_once(config, dataset, preprocess, decoded)
         description = describe_for_timm(
             model, arguments, img_size=backbone.img_size, crop_pct=crop_pct, mean=mean, std=std, classes=names
         )

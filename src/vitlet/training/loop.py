@@ -39,7 +39,7 @@ from vitlet.errors import InterruptedRunError, VitletError
 from vitlet.objective import Outcome
 from vitlet.training.budget import count_time, last_epoch_in_time, left_open, planned_job, planned_settings
 from vitlet.training.choice import Choice
-from vitlet.training.clock import Sizes, Stopwatch
+from vitlet.training.clock import Sizes, Stopwatch, budget_seconds
 from vitlet.training.distributed import World, joined, local_device, lost_process, synchronised
 from vitlet.training.evaluate import Scores
 from vitlet.training.finish import RunResult, finish, finished, score
@@ -47,7 +47,7 @@ from vitlet.training.job import Batches, Job
 from vitlet.training.jobs import ImageJob, job_class
 from vitlet.training.not_finite import not_finite_error
 from vitlet.training.optim import make_autocast
-from vitlet.training.progress import Reporter
+from vitlet.training.progress import Above, Reporter
 from vitlet.training.resume import find_unfinished, given_settings, is_sharded, resumed
 from vitlet.training.run_folder import RunFolder
 from vitlet.training.saver import Saver
@@ -69,6 +69,7 @@ def train(
     open_tasks: bool = False,
     watch: Stopwatch | None = None,
     choice: Choice | None = None,
+    above: Above | None = None,
 ) -> RunResult[Scores]:
     """Train a classifier, with any tasks beside it; the folder it returns holds everything.
 
@@ -84,9 +85,10 @@ def train(
         open_tasks: of a new run that names no task: take those that were measured to help on such data.
         watch: when the minutes of a budget began (default: now).
         choice: of `vitlet.training.choice`, whose settings these are: its reasons are printed and written down.
+        above: what a terminal shows above the progress.
     """
     options = {"dataset": dataset, "open_tasks": open_tasks, "choice": choice}
-    return train_job(config, job_class, title=title, given=given, watch=watch, **options)
+    return train_job(config, job_class, title=title, given=given, watch=watch, above=above, **options)
 
 
 def train_job(
@@ -96,6 +98,7 @@ def train_job(
     title: str,
     given: Mapping[str, Any] | None = None,
     watch: Stopwatch | None = None,
+    above: Above | None = None,
     **options: Any,
 ) -> RunResult[Any]:
     """Train any kind of job.
@@ -106,12 +109,13 @@ def train_job(
         title: what the progress is called.
         given: as in `train`.
         watch: as in `train`.
+        above: as in `train`.
         options: further arguments of the job's ``build``.
     """
     watch = watch or Stopwatch()
     with joined(sharded=is_sharded(config)) as world:
         try:
-            return _train(config, find_job, world, title, given, options, watch)
+            return _train(config, find_job, world, title, given, options, watch, above)
         except RuntimeError as problem:
             raise lost_process(problem, world) or problem from problem
         except ValueError as problem:
@@ -131,6 +135,7 @@ def _train(
     given: Mapping[str, Any] | None,
     options: dict[str, Any],
     watch: Stopwatch,
+    above: Above | None,
 ) -> RunResult[Any]:
     require_trackers(config)
     # A run that is resumed brings its own settings; the first process looks, all get its answer.
@@ -162,8 +167,10 @@ def _train(
     path = world.by_first(open_folder)
     try:
         folder = folders[0] if folders else None
-        train_teachers(job.objective, job.config, path, partial(train, dataset=options.get("dataset")))
-        trainer = Trainer(job, batches, path, folder, world, title, resumes=bool(config.resume), watch=watch)
+        own = partial(train, dataset=options.get("dataset"), watch=watch.restarted())
+        train_teachers(job.objective, job.config, path, own)
+        resumes = bool(config.resume)
+        trainer = Trainer(job, batches, path, folder, world, title, resumes=resumes, watch=watch, above=above)
         trainer.notes += [speed_line] if speed_line else []
         trainer.run()
         return finish(trainer.state, job, path, folder, world)
@@ -184,6 +191,7 @@ class Trainer:
         title: what the progress is called.
         resumes: go on from the newest checkpoint in the folder.
         watch: since when a budget counts.
+        above: what a terminal shows above the progress.
     """
 
     def __init__(
@@ -197,6 +205,7 @@ class Trainer:
         *,
         resumes: bool = False,
         watch: Stopwatch | None = None,
+        above: Above | None = None,
     ) -> None:
         self.watch = watch or Stopwatch()
         self.job, self.config, self.world, self.folder = job, job.config, world, folder
@@ -209,10 +218,10 @@ class Trainer:
         if self.sizes is not None:
             self.order.size_at = self._size_at  # type: ignore[attr-defined]
         if (speed := getattr(job, "speed", None)) is not None:
-            self.state.clock.costs = dict(speed.steps)
+            self.state.clock.expect(speed.steps, speed.validation, speed.test)
         self.notes = self.saver.restore() if resumes else []
-        steps, done = self.order.steps, self.state.steps_done
-        self.reporter = Reporter(title, epochs=self.last_epoch, steps=steps, done=done, silent=not world.first)
+        steps, done, last = self.order.steps, self.state.steps_done, self.last_epoch
+        self.reporter = Reporter(title, epochs=last, steps=steps, done=done, silent=not world.first, above=above)
 
     def run(self) -> None:
         """Train until the last epoch, or until someone wants it to stop."""
@@ -236,7 +245,7 @@ class Trainer:
     @property
     def last_epoch(self) -> int:
         """The epoch, counted from 1, that the run ends with."""
-        return self.config.stop_epoch or self.state.clock.last
+        return self.config.stop_epoch or math.ceil(self.state.clock.last)
 
     def _size_at(self, epoch: float) -> tuple[int, int]:
         """The size of the training images at a (fractional) epoch of a run whose images grow."""
@@ -248,11 +257,9 @@ class Trainer:
         state, clock = self.state, self.state.clock
         last = self.world.by_first(lambda: last_epoch_in_time(state, self.config, self.sizes, self.watch))
         if last != clock.last:
-            self.reporter.say(
-                f"steps take {clock.pace:.2f} times as long as in the speed test: {last} epochs instead of {clock.last}"
-            )
             clock.end_after(state.epoch, last)
             self.reporter.epochs = self.last_epoch
+            self.reporter.say_length(clock.pace)
 
     def _open(self) -> None:
         """What is trained on what, a line per fact, and what is wrong with the data."""
@@ -264,7 +271,8 @@ class Trainer:
 
     def _epoch(self) -> None:
         """The rest of the epoch under way, its evaluation, its row."""
-        state, steps = self.state, self.order.steps
+        state = self.state
+        steps = state.clock.steps_in(state.epoch, self.order.steps)
         self.order.epoch, self.order.start = state.epoch, state.step
         started, first = time.monotonic(), state.step
         before = self.watch.used(self.config)
@@ -282,12 +290,15 @@ class Trainer:
         seconds = time.monotonic() - started
         if self.job.pixels is not None:
             size_at = self._size_at if self.sizes else None
-            count_time(state, self.job.pixels, size_at, first, self.watch.used(self.config) - before)
+            trained = self.watch.used(self.config) - before
+            count_time(state, self.job.pixels, size_at, first, trained, budget_seconds(self.config))
         rate = self.lr_at(state.clock.planned(state.epoch))
         row: dict[str, Any] = {"epoch": state.epoch + 1, **state.means.over(self.world), "lr": rate}
         last, interval = state.epoch + 1 == self.last_epoch, self.config.val_interval or 1
         if last or (state.epoch + 1) % interval == 0:
+            before = self.watch.used(self.config)
             row |= self._validate()
+            state.clock.count_validation(self.watch.used(self.config) - before)
         row["images_per_second"] = (steps - first) * self.order.batch_size / max(seconds, 1e-9)
         better = self.job.validates and score(row) > max(map(score, state.rows), default=-math.inf)
         state.rows.append(row)

@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 VALIDATION_NAMES = {"val/top1": "val", "test/top1": "test", "val/box_AP": "val box AP", "val/mIoU": "val mIoU"}
 """The validation number of an epoch's line, whichever there is."""
+
+
+SAID = 0.05
+"""Share of its epochs by which a run has to end earlier or later before that is said."""
+
+Above = Callable[[], RenderableType]
+"""Makes what is shown above the bar of a run on a terminal, such as the table of the search that it belongs to."""
+
+
+class Bars(Progress):
+    """Progress bars below something that changes with them, and disappears with them."""
+
+    above: Above | None = None
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """What is shown at this moment."""
+        if self.above is not None:
+            yield self.above()
+        yield from super().get_renderables()
 
 
 class Reporter:
@@ -24,6 +43,7 @@ class Reporter:
         steps: per epoch.
         done: steps that were done before (a continued run).
         silent: say nothing (another process does).
+        above: what a terminal shows above the bar.
     """
 
     def __init__(
@@ -35,15 +55,16 @@ class Reporter:
         done: int = 0,
         silent: bool = False,
         console: Console | None = None,
+        above: Above | None = None,
     ) -> None:
         self.console = console or Console(quiet=silent)
         self.title, self.epochs, self.steps, self.done = title, epochs, steps, done
-        self.now, self.started = done, time.monotonic()
+        self.now, self.started, self.said = done, time.monotonic(), epochs
         self.next_line = 2.0  # seconds after which a plain line tells of steps; short epochs need none
-        self.bar: Progress | None = None
+        self.bar: Bars | None = None
         self.checking: TaskID | None = None
         if self.console.is_terminal and not silent:
-            self.bar = Progress(
+            self.bar = Bars(
                 TextColumn("{task.description}"),
                 BarColumn(),
                 TextColumn("{task.fields[place]}"),
@@ -51,7 +72,9 @@ class Reporter:
                 TextColumn("{task.fields[left]}"),  # rich's own forgets steps older than 30 s: slow ones had none
                 TextColumn("{task.fields[note]}"),
                 console=self.console,
+                transient=above is not None,
             )
+            self.bar.above = above
             self.line = self.bar.add_task(
                 title, total=epochs * steps, completed=done, place=self._place(), left="", note="starting"
             )
@@ -105,6 +128,12 @@ class Reporter:
     def say(self, line: str) -> None:
         """A line of its own."""
         self.console.print(f"{self.title}: {line}", highlight=False, markup=False, soft_wrap=True)
+
+    def say_length(self, pace: float) -> None:
+        """The run has another number of epochs now, for its steps take ``pace`` times as long as was expected."""
+        if abs(self.epochs - self.said) > SAID * self.said:  # a busy machine changes its pace all the time
+            self.say(f"steps take {pace:.2f} times as long as expected: {self.epochs} epochs instead of {self.said}")
+            self.said = self.epochs
 
     def epoch(self, row: Mapping[str, Any]) -> None:
         """An epoch is done and evaluated."""

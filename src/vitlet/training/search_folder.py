@@ -2,8 +2,8 @@
 
 ==================  ==============================================================
 search.json         settings, minutes, what was tried with scores and times, weights of the members that are used
-members/1, 2, ...   the runs, the first that of the usual settings
-validation/         each member's probabilities of the validation images
+members/1, 2, ...   the runs, the first that of the usual settings; 1.yaml and 1.log of those in a process of their own
+val/, test/         each member's probabilities of the validation and the test images
 search.png          accuracy against time
 ==================  ==============================================================
 """
@@ -23,7 +23,11 @@ SEARCH_FILE = "search.json"
 
 @dataclass(frozen=True)
 class SearchMember:
-    """A run of a search: its folder within it, what it is, when it began and ended in seconds, what it reached."""
+    """A run of a search: its folder within it, what it is, when it began and ended in seconds, what it reached.
+
+    Attributes:
+        asked: seconds that its answers to the validation and test images took, once it was trained.
+    """
 
     folder: str
     model: str
@@ -31,6 +35,7 @@ class SearchMember:
     began: float
     ended: float
     val_top1: float
+    asked: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class SearchRecord:
         settings: of the first member, as plain values, and those that the user named.
         minutes: promised.
         count: members that are planned.
+        processes: members that are trained at the same time.
         seconds: used so far.
         members: that are finished.
         weights: of the members that are used, by folder; their sum is 1.
@@ -59,6 +65,7 @@ class SearchRecord:
     val_top1: float | None = None
     test: dict[str, float] | None = None
     done: bool = False
+    processes: int = 1
 
     def dump(self) -> str:
         """As JSON."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitlet.cli.flags import Parser, add_run_flags, run_settings
 from vitlet.config.run import HELD
-from vitlet.errors import VitletError
+from vitlet.errors import TooShortError, VitletError
 from vitlet.processes import keep_freed_memory, this_process
 
 if TYPE_CHECKING:
@@ -29,7 +29,20 @@ def run(words: list[str]) -> int:
 
         demo()
         return 0
-    return start(config, ["train", *words], given, choices)
+    return start(config, ["train", *words], given, choices, _processes(words, config, choices))
+
+
+def _processes(words: list[str], config: RunConfig, choices: str) -> int:
+    """How many members of a search are trained at the same time, by its flag; refused where nothing is searched."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--processes", type=int)
+    found: int | None = parser.parse_known_args(words)[0].processes
+    if found is not None and (found < 1 or choices != "all" or config.minutes is None):
+        raise VitletError(
+            f"--processes {found} is the number of runs that a search trains at the same time: it needs to be 1 or"
+            " more, with --minutes or --until, and without a --model of your own. For one run in several: --nproc."
+        )
+    return found or 1
 
 
 def run_config(program: str, about: str, words: list[str], **fixed: bool) -> tuple[RunConfig, dict[str, Any], str]:
@@ -38,8 +51,12 @@ def run_config(program: str, about: str, words: list[str], **fixed: bool) -> tup
     add_recipe_flags(parser)
     add_run_flags(parser)
     parser.add_argument("--until", metavar="HH:MM", help="train until this time of the day, in place of --minutes")
+    if not fixed:
+        several = "with --minutes and no --model: models that are trained at the same time [1]"
+        parser.add_argument("--processes", metavar="N", type=int, help=several)
     chosen = parser.parse_all(words)
     until = vars(chosen).pop("until")
+    vars(chosen).pop("processes", None)
     if until is not None:
         if "minutes" in chosen or "cpu_minutes" in chosen:
             raise VitletError("--until and --minutes both say when to end; leave one of them out.")
@@ -68,7 +85,9 @@ def _begun_search(config: RunConfig, given: Mapping[str, Any]) -> Path | None:
     return path
 
 
-def _search(begun: Path | None, choice: Choice | None, given: Mapping[str, Any], watch: Stopwatch) -> int | None:
+def _search(
+    begun: Path | None, choice: Choice | None, given: Mapping[str, Any], watch: Stopwatch, processes: int = 1
+) -> int | None:
     """Search within the minutes, or go on with a search; None where they are too short for more than one run."""
     from vitlet.cli.summary import print_search, say
     from vitlet.experiments.portfolio import Search, open_folder, plan_search, resume_search
@@ -77,7 +96,7 @@ def _search(begun: Path | None, choice: Choice | None, given: Mapping[str, Any],
         search = resume_search(begun, watch, say)
     else:
         assert choice is not None
-        if (record := plan_search(choice, given, watch)) is None:
+        if (record := plan_search(choice, given, watch, processes)) is None:
             return None
         for line in choice.lines:
             say(line)
@@ -182,7 +201,9 @@ def _recipe_settings(name: str, scale: Scale, given: dict[str, Any], *, runs: bo
     return over_recipe(values, given)
 
 
-def start(config: RunConfig, command: list[str], given: dict[str, Any], choices: str = "nothing") -> int:
+def start(
+    config: RunConfig, command: list[str], given: dict[str, Any], choices: str = "nothing", processes: int = 1
+) -> int:
     """Train, in as many processes as asked for, each started by the same command, and print the end.
 
     Args:
@@ -190,6 +211,7 @@ def start(config: RunConfig, command: list[str], given: dict[str, Any], choices:
         command: that they were given by.
         given: those of them that the command gives.
         choices: what is left to us, as `run_config` says.
+        processes: members of a search at the same time.
     """
     if config.resume is None:
         _require_sources(config)
@@ -199,8 +221,8 @@ def start(config: RunConfig, command: list[str], given: dict[str, Any], choices:
 
         return launch(command, config.nproc or 1)
     from vitlet.cli.summary import print_result
-    from vitlet.training.choice import choose
-    from vitlet.training.clock import Stopwatch
+    from vitlet.training.choice import choose, smallest
+    from vitlet.training.clock import Stopwatch, budget_seconds
     from vitlet.training.loop import train
 
     keep_freed_memory()
@@ -209,9 +231,17 @@ def start(config: RunConfig, command: list[str], given: dict[str, Any], choices:
         return _search(begun, None, given, watch) or 0
     choice = choose(config, given) if choices == "all" else None
     config = choice.config if choice else config
-    if choice and config.minutes and not process.launched and _search(None, choice, given, watch) == 0:
+    if choice and config.minutes and not process.launched and _search(None, choice, given, watch, processes) == 0:
         return 0
-    result = train(config, given=given, open_tasks=choices == "tasks", choice=choice, watch=watch)
+    try:
+        result = train(config, given=given, open_tasks=choices == "tasks", choice=choice, watch=watch)
+    except TooShortError as problem:
+        smaller = smallest(choice, given) if choice and watch.used(config) < (budget_seconds(config) or 0) else None
+        if smaller is None:
+            raise
+        if process.first:
+            print(f"vitlet: {problem}\nvitlet: the smallest model instead, {smaller.config.model}:", file=sys.stderr)
+        result = train(smaller.config, given=given, choice=smaller, watch=watch)
     if process.first:
         print_result(result)
     return 0

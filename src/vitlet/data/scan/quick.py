@@ -26,7 +26,8 @@ def quick_findings(dataset: Dataset, seconds: float = 1.0) -> list[str]:
         return []
     counts, found = Counter(dataset.train.labels), []
     if counts and max(counts.values()) > IMBALANCE * min(counts.values()):
-        found.append(f"the largest class has {max(counts.values()):,} images, the smallest {min(counts.values()):,}")
+        unequal = f"the largest class has {max(counts.values()):,} images, the smallest {min(counts.values()):,}"
+        found.append(f"{unequal} (--balance sampler draws them equally often; whether it helps here is not measured)")
     if few := sum(counts[label] < VERY_FEW for label in range(len(dataset.classes))):
         found.append(f"{few} of {len(dataset.classes)} classes have fewer than {VERY_FEW} training images")
     return found + _copies(dataset, time.monotonic() + seconds)

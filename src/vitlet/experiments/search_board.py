@@ -1,0 +1,43 @@
+"""A search as a table on a terminal, while it goes on: what is tried, the best so far, and the time that is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from vitlet.config import RunConfig
+from vitlet.training.progress import duration
+from vitlet.training.search_folder import SearchRecord
+
+
+def search_board(record: SearchRecord, settings: Sequence[RunConfig], left: float) -> Table:
+    """A row for each member, finished, in training or waiting.
+
+    Args:
+        record: what was found so far.
+        settings: of all members.
+        left: seconds.
+    """
+    best = f"best so far: {used_members_line(record)}" if record.weights else "the first member is in training"
+    table = Table(title=f"{best}; {duration(left)} left", title_justify="left", box=None, pad_edge=False)
+    for column in ("member", "model", "tasks"):
+        table.add_column(column)
+    for column in ("minutes", "validation %", "weight"):
+        table.add_column(column, justify="right")
+    for number, config in enumerate(settings[: record.count]):
+        tasks = ", ".join(f"{name}={task.weight:g}" for name, task in config.tasks.items()) or "none"
+        numbers = ("in training" if number == len(record.members) else "", "", "")
+        if number < len(record.members):
+            member = record.members[number]
+            weight = record.weights.get(member.folder, 0.0)
+            numbers = (f"{(member.ended - member.began) / 60:.1f}", f"{member.val_top1:.2f}", f"{weight:.2f}")
+        table.add_row(str(number + 1), config.model, tasks, *numbers)
+    return table
+
+
+def used_members_line(record: SearchRecord) -> str:
+    """Such as ``0.67 x 1 + 0.33 x 2, 71.20 % of the validation images``."""
+    shown = " + ".join(f"{weight:.2f} x {Path(name).name}" for name, weight in record.weights.items())
+    return f"{shown}, {record.val_top1 or 0.0:.2f} % of the validation images"
