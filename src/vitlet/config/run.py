@@ -51,7 +51,9 @@ class ClassifierModel(ModelSettings):
     positions: Literal["auto", "on", "off"] = MODEL(
         "auto", "positional embedding, absolute or relative; auto: off in pre-training whose answers it would give away"
     )
-    init: str | None = MODEL(None, "start from the weights of a run, folder or file: all but the classifier")
+    init: str | None = MODEL(
+        None, "start from the weights of a run, folder or file, all but the classifier; auto: see `vitlet weights`"
+    )
     freeze: bool = MODEL(False, "with init: train the classifier alone")
     head: Literal["linear", "logistic"] = MODEL(
         "linear", "classifier; logistic, with freeze: fitted at once on the frozen features, in seconds"

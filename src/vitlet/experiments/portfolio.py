@@ -23,7 +23,7 @@ from vitlet.errors import InterruptedRunError, VitletError
 from vitlet.experiments.search_picture import draw_search
 from vitlet.inference.predict import Predictor
 from vitlet.training.budget import expected_seconds, measure_speed
-from vitlet.training.choice import FOR_TASKS, Choice, choose, completed
+from vitlet.training.choice import FOR_TASKS, Choice, choose, completed, frozen_choice
 from vitlet.training.clock import Stopwatch
 from vitlet.training.distributed import World
 from vitlet.training.files import delete
@@ -47,6 +47,8 @@ OWN_SECONDS = 2.0
 
 def member_settings(choice: Choice, given: Sequence[str]) -> list[RunConfig]:
     """The settings of each member of the portfolio for this data, all different, the usual ones first."""
+    if choice.layout is not None:  # frozen features first: they take seconds
+        return [frozen_choice(choice, given).config, choice.config]
     with_tasks = any(name in given for name in FOR_TASKS)
     found = [choice.config]
     for entry in knowledge().portfolio[1:]:
@@ -201,7 +203,8 @@ def plan_search(choice: Choice, given: Mapping[str, Any], watch: Stopwatch) -> S
     job = build_job(replace(config, minutes=None, epochs=_usual_epochs(choice, given)), source)
     usual, _ = expected_seconds(job, World(), measure_speed(job))
     left = 60 * config.minutes - watch.used(config)
-    count = min(len(members), int(left / (knowledge().share * usual)))
+    at_once = sum(member.head == "logistic" for member in members)
+    count = min(len(members), at_once + int(left / (knowledge().share * usual)))
     return SearchRecord(config.to_dict(), sorted(given), config.minutes, count) if count > 1 else None
 
 

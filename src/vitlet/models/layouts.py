@@ -7,14 +7,17 @@ needs to decide whether to use a file: what it has learned from, where it is fro
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import timm
 import torch
 from torch import Tensor, nn
 
 from vitlet.models.released import under_own_names
+from vitlet.models.weight_files import read_description, read_weights
 
 Shape = tuple[int, ...]
 
@@ -43,7 +46,7 @@ class Layout:
     file: str
     model: str
     img_size: int
-    marks: Mapping[str, Shape]
+    marks: Mapping[str, Shape] = field(hash=False)
     tensors: int
     learned: str
     source: str
@@ -56,6 +59,11 @@ class Layout:
     def fits(self) -> str:
         """How many tensors of the timm model the file fills, such as ``294 of 294``."""
         return f"{self.tensors - len(self.differs)} of {self.tensors}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for a person; how it is recognized is left out."""
+        keys = ("name", "file", "model", "img_size", "fits", "learned", "source", "licence", "note")
+        return {key: getattr(self, key) for key in keys} | {"differs": list(self.differs)}
 
     def __str__(self) -> str:
         return f"{self.name}, {self.fits} tensors of {self.model}; {self.learned}; {self.licence}"
@@ -129,6 +137,25 @@ def recognize(weights: Mapping[str, Tensor]) -> Layout | None:
         if layout.lacks not in shapes and all(shapes.get(name) == shape for name, shape in layout.marks.items())
     )
     return next(fitting, None)
+
+
+def layout_of(file: Path) -> Layout | None:
+    """The layout of a file of weights: a known one, or what the ``config.json`` beside it says of a timm model."""
+    return recognize(read_weights(file)) or described(file)
+
+
+def described(file: Path) -> Layout | None:
+    """What timm's ``config.json`` beside a file says of it; None without one, or for a model with arguments."""
+    about = read_description(file)
+    settings, model = about.get("pretrained_cfg") or {}, str(about.get("architecture"))
+    size = settings.get("input_size") or (3, 224, 224)
+    given = {key for key in about.get("model_args") or {} if key not in ("in_chans", "img_size")}
+    if not timm.is_model(model) or given:
+        return None
+    tensors = len(_empty_model(model).state_dict())
+    licence = f"{settings.get('license') or 'unknown'} (config.json beside the file)"
+    source = str(settings.get("origin_url") or file.parent)
+    return Layout(model, file.name, model, int(size[1]), {}, tensors, "see its source", source, licence)
 
 
 def without_differing(weights: Mapping[str, Tensor], layout: Layout | None, own: Mapping[str, Tensor]) -> set[str]:

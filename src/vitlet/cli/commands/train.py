@@ -51,6 +51,10 @@ def run_config(program: str, about: str, words: list[str], **fixed: bool) -> tup
 
     choices = "nothing" if chosen.recipe or "task" in given else "tasks"
     choices = "all" if is_open(chosen, given) else choices
+    if given.get("init") == "auto":
+        from vitlet.models.weight_cache import best_known
+
+        given["init"] = str(best_known(Path()))
     if chosen.recipe is None and "init" in given:
         given = _of_first_run(Path(str(given["init"])), given)
     return RunConfig.from_dict(given, source=program), given, choices
@@ -90,6 +94,16 @@ def is_open(chosen: argparse.Namespace, given: Mapping[str, Any]) -> bool:
     """Whether a command line leaves the choice of the network, and of what follows from it, to us."""
     named = getattr(chosen, "recipe", None) or chosen.config or any(name in given for name in HELD)
     return not named and given.get("resume", "auto") == "auto"
+
+
+def _is_released(config: RunConfig, given: Mapping[str, Any]) -> bool:
+    """Whether a new run names trained weights that name their model, and no model itself."""
+    if config.init is None or "model" in given or config.resume not in (None, "auto"):
+        return False
+    from vitlet.models.layouts import layout_of
+    from vitlet.training.build import find_weights
+
+    return layout_of(find_weights(Path(config.init))) is not None
 
 
 def minutes_until(text: str, now: datetime | None = None) -> float:
@@ -207,7 +221,7 @@ def start(config: RunConfig, command: list[str], given: dict[str, Any], choices:
     watch = Stopwatch.of_process()
     if (begun := _begun_search(config, given)) is not None:
         return _search(begun, None, given, watch) or 0
-    choice = choose(config, given) if choices == "all" else None
+    choice = choose(config, given) if choices == "all" or _is_released(config, given) else None
     config = choice.config if choice else config
     if choice and config.minutes and not process.launched and _search(None, choice, given, watch) == 0:
         return 0
