@@ -23,7 +23,7 @@ from vitlet.errors import InterruptedRunError, VitletError
 from vitlet.experiments.search_picture import draw_search
 from vitlet.inference.predict import Predictor
 from vitlet.training.budget import expected_seconds, measure_speed
-from vitlet.training.choice import FOR_TASKS, Choice, choose, completed, frozen_choice
+from vitlet.training.choice import FOR_TASKS, Choice, choose, completed, frozen_settings
 from vitlet.training.clock import Stopwatch
 from vitlet.training.distributed import World
 from vitlet.training.files import delete
@@ -48,7 +48,7 @@ OWN_SECONDS = 2.0
 def member_settings(choice: Choice, given: Sequence[str]) -> list[RunConfig]:
     """The settings of each member of the portfolio for this data, all different, the usual ones first."""
     if choice.layout is not None:  # frozen features first: they take seconds
-        return [frozen_choice(choice, given).config, choice.config]
+        return [frozen_settings(choice.config), choice.config]
     with_tasks = any(name in given for name in FOR_TASKS)
     found = [choice.config]
     for entry in knowledge().portfolio[1:]:

@@ -119,17 +119,15 @@ def choose_for(
     return Choice(replace(config, **values), rule, found, layout=layout)
 
 
-def frozen_choice(choice: Choice, given: Collection[str]) -> Choice:
-    """From the same trained weights a logistic regression, without what only training steps need."""
-    config, usual = choice.config, RunConfig()
-    stays = {"seed", "minutes", "cpu_minutes", *(("balance", "class_weights") if config.balance == "weights" else ())}
+def frozen_settings(config: RunConfig) -> RunConfig:
+    """From the same trained weights a logistic regression, on the same images, without what only steps need."""
+    usual = RunConfig()
+    stays = {"seed", "minutes", "batch_size", "tta", "crop_pct"}
+    stays |= {"balance", "class_weights"} if config.balance == "weights" else set()
     steps = {item.name for item in RunConfig.settings() if item.metadata["group"] in (OPTIM, AUG)} - stays
     steps |= {"layer_decay", "drop_path", "img_size_start", "compile", "fsdp", "autotune", "tasks", "balance_tasks"}
-    steps |= set() if "img_size" in given else {"img_size"}
-    plain: dict[str, Any] = {name: getattr(usual, name) for name in steps}
-    plain |= {"hflip": 0.0 if config.hflip == 0 else None, "freeze": True, "head": "logistic"}
-    rest = {*given} - steps
-    return choose_for(replace(config, **plain), rest, choice.found, choice.rule.device, choice.layout)
+    plain = {name: getattr(usual, name) for name in steps}
+    return replace(config, **plain, freeze=True, head="logistic")
 
 
 def completed(entry: Mapping[str, Any], config: RunConfig, given: Collection[str], found: Glance) -> dict[str, Any]:
