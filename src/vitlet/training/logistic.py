@@ -173,7 +173,7 @@ def _fitted(known: Features, strength: float, classes: int, weights: Tensor | No
     if len(present) > 1:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # nearly there is as good on other images
-            found = LogisticRegression(C=strength, max_iter=200, tol=1e-3).fit(
+            found = LogisticRegression(C=strength, max_iter=300, tol=1e-4).fit(
                 ((inputs - mean) / spread).numpy(),
                 labels.numpy(),
                 sample_weight=None if weights is None else weights[labels].numpy(),
