@@ -18,8 +18,9 @@ table          a table of a paper: its rows are the datasets, models and arms, w
 scale          of a table: full, or small
 =============  ======================================================================
 
-Later settings override earlier ones: settings, dataset, model, tuned, arm, tuned of the arm, fraction, seed. ``recipe:
-NAME`` in any of them starts from a published setting. A table that also names datasets, models or arms is cut down to them.
+Later settings override earlier ones: settings, dataset, model, tuned, arm, tuned of the arm, fraction, seed.
+``recipe: NAME`` in any of them starts from a published setting. A table that also names datasets, models or arms is cut
+down to them.
 """
 
 from __future__ import annotations
