@@ -15,7 +15,7 @@ from builders.released import lite_medsam, mobile_sam
 from vitlet.cli import main
 from vitlet.errors import VitletError
 from vitlet.models.initialise import load_weights
-from vitlet.models.layouts import LAYOUTS, layout_of, recognize
+from vitlet.models.layouts import LAYOUTS, fitted_kwargs, layout_of, recognize
 from vitlet.models.weight_cache import best_known, find_weights_here
 from vitlet.models.weight_files import read_shapes, read_weights
 
@@ -148,3 +148,28 @@ def test_no_weights_to_be_found(tmp_path: Path, capsys: pytest.CaptureFixture[st
         best_known(tmp_path)
     assert main(["weights", str(tmp_path / "nowhere")]) == 2
     assert "no such folder" in capsys.readouterr().err
+
+
+def test_smaller_windows_take_their_part_of_the_table(file: Path) -> None:
+    whole = timm.create_model("tiny_vit_5m_224", num_classes=0).eval()
+    fitted = timm.create_model("tiny_vit_5m_224", num_classes=0, **fitted_kwargs(LAYOUTS[0], (96, 96))).eval()
+    load_weights(whole, file)
+    assert len(load_weights(fitted, file).resampled) == 10
+    large, small = (model.stages[2].blocks[0].attn for model in (whole, fitted))
+    bias = large.attention_biases[:, large.attention_bias_idxs].unflatten(1, (14, 14)).unflatten(3, (14, 14))
+    cut = bias[:, :6, :6, :6, :6].flatten(3).flatten(1, 2)  # of the tokens in the corner of the window
+    assert torch.equal(small.attention_biases[:, small.attention_bias_idxs], cut)
+
+
+@pytest.mark.parametrize(
+    ("size", "windows"),
+    [((96, 96), [7, 6, 6, 3]), ((128, 128), [7, 4, 8, 4]), ((64, 96), [7, 4, 2, 1]), ((224, 224), None)],
+)
+def test_windows_divide_the_grid(size: tuple[int, int], windows: list[int] | None) -> None:
+    found = fitted_kwargs(LAYOUTS[0], size)
+    if windows is None or 1 in windows:  # as usual, or nothing that divides
+        assert found == {}
+    else:
+        assert found == {"window_sizes": windows}
+    assert fitted_kwargs(LAYOUTS[2], size) == {}
+    assert fitted_kwargs(LAYOUTS[0], (100, 100)) == {}

@@ -13,7 +13,7 @@ from timm import optim
 from torch import Tensor, nn
 
 from vitlet.errors import VitletError
-from vitlet.models.fitting import POSITIONS, RELATIVE, adapted, resampled
+from vitlet.models.fitting import OFFSETS, POSITIONS, RELATIVE, adapted, resampled
 from vitlet.models.layouts import Layout, nearest_layout, recognize, without_differing
 from vitlet.models.released import under_own_names
 from vitlet.models.weight_files import read_description, read_weights
@@ -198,7 +198,7 @@ def _changes(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> tuple
     size, channels = [], []
     for name, new in after.items():
         old = before[name]
-        if name.rpartition(".")[2] in (*POSITIONS, RELATIVE):
+        if name.rpartition(".")[2] in (*POSITIONS, RELATIVE, OFFSETS):
             if not torch.equal(old, new):
                 size.append(name)
         elif old.shape != new.shape:

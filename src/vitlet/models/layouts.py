@@ -139,6 +139,24 @@ def recognize(weights: Mapping[str, Tensor]) -> Layout | None:
     return next(fitting, None)
 
 
+def fitted_kwargs(layout: Layout, img_size: tuple[int, int]) -> dict[str, Any]:
+    """Arguments of the model with which it needs no padding at this image size; none where it never pads.
+
+    TinyViT's windows have 7, 14 and 7 tokens a side, and smaller grids are filled up with empty tokens that cost time
+    and are attended to. So each window becomes the largest part of its grid that divides it: at 224 px the usual ones.
+    """
+    if layout.model != "tiny_vit_5m_224":
+        return {}
+    grids = [(img_size[0] // stride, img_size[1] // stride) for stride in (8, 16, 32)]
+    sides = [
+        max(side for side in range(1, window + 1) if rows % side == 0 and columns % side == 0)
+        for window, (rows, columns) in zip((7, 14, 7), grids, strict=True)
+        if min(rows, columns) > 0
+    ]
+    whole = len(sides) == 3 and all(side > 1 for side in sides) and all(size % 32 == 0 for size in img_size)
+    return {"window_sizes": [7, *sides]} if whole and sides != [7, 14, 7] else {}
+
+
 def layout_of(file: Path) -> Layout | None:
     """The layout of a file of weights: a known one, or what the ``config.json`` beside it says of a timm model."""
     return recognize(read_weights(file)) or described(file)

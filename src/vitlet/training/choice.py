@@ -18,7 +18,7 @@ from vitlet.config.setting import AUG, OPTIM
 from vitlet.data.glance import Glance, glance
 from vitlet.data.images import Dataset
 from vitlet.data.sources import load_dataset
-from vitlet.models.layouts import Layout, layout_of
+from vitlet.models.layouts import Layout, fitted_kwargs, layout_of
 from vitlet.processes import this_process
 from vitlet.training.build import find_device, find_weights
 from vitlet.training.inputs import data_request
@@ -116,6 +116,8 @@ def choose_for(
         config = replace(config, model=layout.model)
     rule = next(rule for rule in rules if rule.holds(device, found.images, side))
     values = completed(rule.settings, config, given, found)
+    if layout is not None and "model_kwargs" not in given:
+        values["model_kwargs"] = fitted_kwargs(layout, values.get("img_size", config.img_size))
     return Choice(replace(config, **values), rule, found, layout=layout)
 
 
