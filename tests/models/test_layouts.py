@@ -15,7 +15,7 @@ from builders.released import lite_medsam, mobile_sam
 from vitlet.cli import main
 from vitlet.errors import VitletError
 from vitlet.models.initialise import load_weights
-from vitlet.models.layouts import LAYOUTS, fitted_kwargs, layout_of, recognize
+from vitlet.models.layouts import LAYOUTS, fitted_kwargs, frozen_kwargs, layout_of, recognize
 from vitlet.models.weight_cache import best_known, find_weights_here
 from vitlet.models.weight_files import read_shapes, read_weights
 
@@ -173,3 +173,16 @@ def test_windows_divide_the_grid(size: tuple[int, int], windows: list[int] | Non
         assert found == {"window_sizes": windows}
     assert fitted_kwargs(LAYOUTS[2], size) == {}
     assert fitted_kwargs(LAYOUTS[0], (100, 100)) == {}
+
+
+def test_frozen_features_are_those_of_an_earlier_stage(tmp_path: Path) -> None:
+    source = mobile_sam(tmp_path / "sam.pt")
+    arguments = frozen_kwargs(LAYOUTS[0], (224, 224))
+    model = timm.create_model("tiny_vit_5m_224", num_classes=4, **arguments).eval()
+    report = load_weights(model, tmp_path / "sam.pt")
+    assert set(report.fresh) == {f"head.{name}" for name in ("norm.weight", "norm.bias", "fc.weight", "fc.bias")}
+    images = torch.randn(1, 3, 224, 224)
+    grid = source.forward_intermediates(images, intermediates_only=True)[2]  # type: ignore[operator]
+    torch.testing.assert_close(model.forward_features(images), grid)
+    assert frozen_kwargs(LAYOUTS[0], (96, 96))["window_sizes"] == [7, 6, 6]
+    assert frozen_kwargs(LAYOUTS[2], (96, 96)) == {}

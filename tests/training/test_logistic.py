@@ -209,13 +209,16 @@ def test_a_known_file_chooses_model_and_settings(folder: Path, tmp_path: Path) -
     frozen = choose(*run_config("vitlet train", "", both)[:2])
     assert (frozen.config.model, frozen.config.img_size) == ("tiny_vit_5m_224", (96, 96))
     assert "logistic regression on frozen features" in frozen.lines[1]
+    assert frozen.config.model_kwargs["window_sizes"] == [7, 6, 6]
+    own = choose(*run_config("vitlet train", "", [*both, "--model-kwargs", "act_layer=relu"])[:2])
+    assert own.config.model_kwargs == {"act_layer": "relu"}
 
 
 def test_a_search_from_trained_weights_begins_with_frozen_features() -> None:
     config = RunConfig(init="mobile_sam.pt", minutes=9.0, seed=3)
     choice = choose_for(config, {"init", "minutes", "seed"}, Glance(1000, 10, 96, 3), "cpu", LAYOUTS[0])
     frozen, tuned = member_settings(choice, ["init", "minutes", "seed"])
-    assert tuned == choice.config and not tuned.freeze
+    assert tuned == choice.config and not tuned.freeze and len(frozen.model_kwargs["depths"]) == 3
     assert frozen.freeze and frozen.head == "logistic" and not frozen.model_ema and frozen.seed == 3
     same = ("model", "img_size", "crop_pct", "tta", "init", "in_chans")  # an ensemble shows both the same image
     assert [getattr(frozen, key) for key in same] == [getattr(tuned, key) for key in same]

@@ -48,7 +48,7 @@ OWN_SECONDS = 2.0
 def member_settings(choice: Choice, given: Sequence[str]) -> list[RunConfig]:
     """The settings of each member of the portfolio for this data, all different, the usual ones first."""
     if choice.layout is not None:  # frozen features first: they take seconds
-        return [frozen_settings(choice.config), choice.config]
+        return [frozen_settings(choice, given), choice.config]
     with_tasks = any(name in given for name in FOR_TASKS)
     found = [choice.config]
     for entry in knowledge().portfolio[1:]:

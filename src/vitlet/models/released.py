@@ -79,8 +79,11 @@ def _by_filter(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Ten
 def _from_sam_tiny_vit(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """From the image encoder of MobileSAM, and of those made after it, to timm's TinyViT; all other parts are left out.
 
-    Its classifier was never trained, so that it is left out too, and so is the neck, which timm's model has not.
+    Its classifier was never trained, so that it is left out too, and so is the neck, which timm's model has not. A
+    network of fewer stages gets the first ones.
     """
+    network: Any = model
+    beyond = tuple(f"stages.{stage}." for stage in range(len(network.stages), 4))
     renamed = {}
     for name, tensor in weights.items():
         own = name.removeprefix("image_encoder.")
@@ -88,7 +91,8 @@ def _from_sam_tiny_vit(weights: Mapping[str, Tensor], model: nn.Module) -> dict[
             continue
         for pattern, replacement in _TINY_VIT:
             own = re.sub(pattern, replacement, own)
-        renamed[own] = tensor
+        if not own.startswith((*beyond, "head.norm.") if beyond else ()):
+            renamed[own] = tensor
     if not renamed:
         raise ValueError("no image encoder")
     return renamed

@@ -18,7 +18,7 @@ from vitlet.config.setting import AUG, OPTIM
 from vitlet.data.glance import Glance, glance
 from vitlet.data.images import Dataset
 from vitlet.data.sources import load_dataset
-from vitlet.models.layouts import Layout, fitted_kwargs, layout_of
+from vitlet.models.layouts import Layout, fitted_kwargs, frozen_kwargs, layout_of
 from vitlet.processes import this_process
 from vitlet.training.build import find_device, find_weights
 from vitlet.training.inputs import data_request
@@ -117,18 +117,22 @@ def choose_for(
     rule = next(rule for rule in rules if rule.holds(device, found.images, side))
     values = completed(rule.settings, config, given, found)
     if layout is not None and "model_kwargs" not in given:
-        values["model_kwargs"] = fitted_kwargs(layout, values.get("img_size", config.img_size))
+        arguments = frozen_kwargs if config.head == "logistic" else fitted_kwargs
+        values["model_kwargs"] = arguments(layout, values.get("img_size", config.img_size))
     return Choice(replace(config, **values), rule, found, layout=layout)
 
 
-def frozen_settings(config: RunConfig) -> RunConfig:
+def frozen_settings(choice: Choice, given: Collection[str]) -> RunConfig:
     """From the same trained weights a logistic regression, on the same images, without what only steps need."""
-    usual = RunConfig()
+    config, usual = choice.config, RunConfig()
+    assert choice.layout is not None and config.img_size is not None
     stays = {"seed", "minutes", "batch_size", "tta", "crop_pct"}
     stays |= {"balance", "class_weights"} if config.balance == "weights" else set()
     steps = {item.name for item in RunConfig.settings() if item.metadata["group"] in (OPTIM, AUG)} - stays
     steps |= {"layer_decay", "drop_path", "img_size_start", "compile", "fsdp", "autotune", "tasks", "balance_tasks"}
     plain = {name: getattr(usual, name) for name in steps}
+    if "model_kwargs" not in given:
+        plain["model_kwargs"] = frozen_kwargs(choice.layout, config.img_size)
     return replace(config, **plain, freeze=True, head="logistic")
 
 
