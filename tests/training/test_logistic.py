@@ -23,8 +23,9 @@ from vitlet.errors import VitletError
 from vitlet.experiments.portfolio import member_settings
 from vitlet.models.layouts import LAYOUTS
 from vitlet.training.choice import choose, choose_for
-from vitlet.training.jobs import build_job
-from vitlet.training.logistic import STRENGTHS, Features, LogisticJob, fit_logistic
+from vitlet.training.distributed import World
+from vitlet.training.jobs import LogisticJob, build_job
+from vitlet.training.logistic import STRENGTHS, FrozenFeatures, fit_logistic
 from vitlet.training.loop import train
 from vitlet.training.run_folder import read_config, read_rows
 
@@ -46,12 +47,12 @@ def fitted(shared_folder: Path, first: Path, tmp_path_factory: pytest.TempPathFa
     return path
 
 
-def features(classes: int = 3, count: int = 40, seed: int = 0, views: int = 1) -> Features:
+def features(classes: int = 3, count: int = 40, seed: int = 0, views: int = 1) -> FrozenFeatures:
     labels = torch.arange(count) % classes
     generator = torch.Generator().manual_seed(seed)
     centres = 2 * torch.randn(classes, 5, generator=torch.Generator().manual_seed(9))
     noise = torch.randn(count, views, 5, generator=generator)
-    return Features(3 + 10 * (centres[labels][:, None] + noise), labels)
+    return FrozenFeatures(3 + 10 * (centres[labels][:, None] + noise), labels)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -75,7 +76,7 @@ def test_the_strength_has_the_least_loss_on_held_out_images() -> None:
     assert without.strength in STRENGTHS
 
 
-def _at(known: Features, strength: float) -> Any:
+def _at(known: FrozenFeatures, strength: float) -> Any:
     from vitlet.training import logistic
 
     return logistic._fitted(known, strength, 3, None)
@@ -86,14 +87,14 @@ def test_a_class_without_images_is_never_predicted() -> None:
     found = fit_logistic(known, held, classes=5)
     logits = held.views[:, 0] @ found.weight.T + found.bias
     assert logits[:, 3:].max() < logits[:, :3].max(1).values.min() - 10
-    single = Features(known.views, torch.zeros_like(known.labels))
+    single = FrozenFeatures(known.views, torch.zeros_like(known.labels))
     only = fit_logistic(single, single, classes=2)
     assert (single.views[:, 0] @ only.weight.T + only.bias).argmax(1).eq(0).all()
 
 
 def test_weights_of_classes_count() -> None:
     views, labels = torch.randn(80, 1, 3), (torch.arange(80) % 8 == 0).long()
-    noise, weights = Features(views, labels), torch.tensor([1.0, 7.0])
+    noise, weights = FrozenFeatures(views, labels), torch.tensor([1.0, 7.0])
     plain, weighed = (fit_logistic(noise, noise, classes=2, weights=each) for each in (None, weights))
     rare = [float((views[:, 0] @ one.weight.T + one.bias).softmax(-1)[:, 1].mean()) for one in (plain, weighed)]
     assert rare == pytest.approx([1 / 8, 1 / 2], abs=0.05)
@@ -133,7 +134,7 @@ def test_mirrored_images_are_fitted_too(shared_folder: Path, first: Path, tmp_pa
     job = build_job(config(shared_folder, tmp_path, init=str(first), tta="flip", **AT_ONCE))
     assert isinstance(job, LogisticJob)
     job.model.eval()
-    found = job._features(job.dataset.train, lambda: None)
+    found = job.features(job.dataset.train, lambda: None)
     assert found.views.shape == (24, 2, VIT["embed_dim"]) and len(found.all_labels) == 48
     assert not torch.allclose(found.views[:, 0], found.views[:, 1])
 
@@ -187,7 +188,7 @@ def test_what_the_data_or_the_network_forbid(
         build_job(replace(settings, epochs=7))
     monkeypatch.setattr("timm.models.vision_transformer.VisionTransformer.get_classifier", lambda self: self.norm)
     with pytest.raises(VitletError, match=r"one linear layer; found another in vit_tiny_patch16_224"):
-        build_job(settings)
+        build_job(settings).batches(World())
     lite_medsam(tmp_path / "lite.pth")
     with pytest.raises(VitletError, match=r"290 of 294 .* would stay random\. Leave out --freeze"):
         build_job(

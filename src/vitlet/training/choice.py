@@ -118,7 +118,9 @@ def choose_for(
     values = completed(rule.settings, config, given, found)
     if layout is not None and "model_kwargs" not in given:
         arguments = frozen_kwargs if config.head == "logistic" else fitted_kwargs
-        values["model_kwargs"] = arguments(layout, values.get("img_size", config.img_size))
+        size = values.get("img_size", config.img_size)
+        assert size is not None
+        values["model_kwargs"] = arguments(layout, size)
     return Choice(replace(config, **values), rule, found, layout=layout)
 
 

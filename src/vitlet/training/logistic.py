@@ -7,9 +7,10 @@ that every command takes it as any other run. The regularization strength is cho
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,18 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitlet.config import RunConfig
-from vitlet.data.images import Dataset, ImageSet
+from vitlet.data.images import ImageSet
 from vitlet.data.loading import EpochOrder
 from vitlet.data.shards import ShardStream
 from vitlet.errors import VitletError
 from vitlet.models.initialise import pooled_features
 from vitlet.objective import Outcome
 from vitlet.processes import this_process
-from vitlet.training.choice import Choice
-from vitlet.training.distributed import World
-from vitlet.training.inputs import class_weights
-from vitlet.training.job import Batches
-from vitlet.training.jobs import ClassifierJob
 
 STRENGTHS = tuple(10.0 ** (exponent / 2) for exponent in range(-8, 5))
 """Of the regression, as scikit-learn's C: from 0.0001, the most regularized, to 100."""
@@ -40,63 +36,60 @@ ABSENT = -30.0
 """Logit, relative to the smallest intercept, of a class without training images."""
 
 
-class LogisticJob(ClassifierJob):
-    """A classifier whose last layer is fitted at once, on features of the images as they are."""
+def in_one_step(config: RunConfig) -> RunConfig:
+    """The settings of a run that is fitted in one step; refuses those that ask for more."""
+    if config.epochs not in (1, RunConfig().epochs):
+        raise VitletError(f"head logistic is fitted in one pass; leave out --epochs {config.epochs}.")
+    if this_process().size > 1:
+        raise VitletError("head logistic takes seconds in one process; leave out --nproc.")
+    return replace(config, epochs=1, warmup_epochs=0.0, aug="none", autotune=False)
 
-    @classmethod
-    def build(
-        cls,
-        config: RunConfig,
-        dataset: Dataset | None = None,
-        *,
-        open_tasks: bool = False,
-        choice: Choice | None = None,
-    ) -> Self:
-        if config.epochs not in (1, RunConfig().epochs):
-            raise VitletError(f"head logistic is fitted in one pass; leave out --epochs {config.epochs}.")
-        if this_process().size > 1:
-            raise VitletError("head logistic takes seconds in one process; leave out --nproc.")
-        at_once = replace(config, epochs=1, warmup_epochs=0.0, aug="none", autotune=False)
-        job = super().build(at_once, dataset, choice=choice)
-        if isinstance(job.dataset.train, ShardStream):
-            raise VitletError("head logistic does not work with shards. Use --head linear, or a folder of images.")
-        _require_linear(job)
-        return job
 
-    def batches(self, world: World) -> tuple[Batches, Any]:
-        """One step of all images, which needs no batch."""
-        labels = self.dataset.train.labels
-        return EpochOrder(labels, batch_size=len(labels), seed=self.config.seed), [None]
+def all_at_once(images: ImageSet, seed: int) -> EpochOrder:
+    """An epoch of one step that holds all images."""
+    if isinstance(images, ShardStream):
+        raise VitletError("head logistic does not work with shards. Use --head linear, or a folder of images.")
+    return EpochOrder(images.labels, batch_size=len(images.labels), seed=seed)
 
-    def fit(self, between: Callable[[], None]) -> Outcome:
-        """Extract the features, fit, and put the regression into the classifier."""
-        known = self._features(self.dataset.train, between)
-        classifier: nn.Linear = self.model.get_classifier()  # type: ignore[operator]
-        weights = class_weights(self.config, self.dataset, classifier.out_features)
-        held = self._features(self.dataset.val, between) if self.dataset.val is not None else None
-        found = fit_logistic(known, held, classes=classifier.out_features, weights=weights, between=between)
-        with torch.no_grad():
-            classifier.weight.copy_(found.weight)
-            classifier.bias.copy_(found.bias)
-        loss = F.cross_entropy(known.views.flatten(0, 1) @ found.weight.T + found.bias, known.all_labels)
-        return Outcome(loss, None, {"criterion": loss}, {"strength": found.strength})
 
-    @torch.inference_mode()
-    def _features(self, images: ImageSet, between: Callable[[], None]) -> Features:
-        """Of the images, and with ``tta`` flip of their mirror images: both are what evaluation will see."""
-        found, labels = [], []
-        for batch, named in self.evaluation_loader(images, World()):
-            between()
-            batch = self.on_device(batch)
-            views = [batch, batch.flip(3)] if self.config.tta == "flip" else [batch]
-            with self.autocast():
-                found.append(torch.stack([pooled_features(self.model, view).float().cpu() for view in views], 1))
-            labels.append(named)
-        return Features(torch.cat(found), torch.cat(labels))
+@torch.inference_mode()
+def extract_features(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    tta: str,
+    autocast: Callable[[], AbstractContextManager[Any]],
+    between: Callable[[], None],
+) -> FrozenFeatures:
+    """What the classifier sees of the images and, with ``tta`` flip, of their mirror images, as evaluation will."""
+    found, labels = [], []
+    for batch, named in batches:
+        between()
+        views = [batch, batch.flip(3)] if tta == "flip" else [batch]
+        with autocast():
+            found.append(torch.stack([pooled_features(model, view).float().cpu() for view in views], 1))
+        labels.append(named)
+    return FrozenFeatures(torch.cat(found), torch.cat(labels))
+
+
+def fit_classifier(
+    model: nn.Module,
+    known: FrozenFeatures,
+    held: FrozenFeatures | None,
+    weights: Tensor | None,
+    between: Callable[[], None],
+) -> Outcome:
+    """Put a regression into a network's classifier; the outcome is that of the training images."""
+    classifier: nn.Linear = model.get_classifier()  # type: ignore[operator]
+    found = fit_logistic(known, held, classes=classifier.out_features, weights=weights, between=between)
+    with torch.no_grad():
+        classifier.weight.copy_(found.weight)
+        classifier.bias.copy_(found.bias)
+    loss = F.cross_entropy(known.views.flatten(0, 1) @ found.weight.T + found.bias, known.all_labels)
+    return Outcome(loss, None, {"criterion": loss}, {"strength": found.strength})
 
 
 @dataclass(frozen=True)
-class Features:
+class FrozenFeatures:
     """Of some images: ``views (N, views, C)``, one view or one more of the mirror image, and ``labels (N,)``."""
 
     views: Tensor
@@ -107,8 +100,8 @@ class Features:
         """Of each view: ``(N * views,)``."""
         return self.labels.repeat_interleave(self.views.shape[1])
 
-    def __getitem__(self, chosen: Tensor) -> Features:
-        return Features(self.views[chosen], self.labels[chosen])
+    def __getitem__(self, chosen: Tensor) -> FrozenFeatures:
+        return FrozenFeatures(self.views[chosen], self.labels[chosen])
 
     def loss(self, fitted: Regression) -> float:
         """Cross-entropy of the mean probabilities over the views."""
@@ -126,8 +119,8 @@ class Regression:
 
 
 def fit_logistic(
-    known: Features,
-    held: Features | None,
+    known: FrozenFeatures,
+    held: FrozenFeatures | None,
     *,
     classes: int,
     weights: Tensor | None = None,
@@ -160,7 +153,7 @@ def fit_logistic(
     return best[1] if rest is known else _fitted(known, best[1].strength, classes, weights)
 
 
-def _fitted(known: Features, strength: float, classes: int, weights: Tensor | None) -> Regression:
+def _fitted(known: FrozenFeatures, strength: float, classes: int, weights: Tensor | None) -> Regression:
     """The regression at one strength, on standardized features; the standardization is part of what is returned."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
@@ -188,13 +181,19 @@ def _fitted(known: Features, strength: float, classes: int, weights: Tensor | No
 
 
 @torch.inference_mode()
-def _require_linear(job: LogisticJob) -> None:
-    """Refuse networks whose logits are not one linear layer of the features that can be had of them."""
-    module: Any = job.model.eval()
-    classifier, images = module.get_classifier(), job.on_device(job.example()[0])
+def require_linear(model: nn.Module, images: Tensor, name: str) -> None:
+    """Refuse networks whose logits are not one linear layer of the features that can be had of them.
+
+    Args:
+        model: the network.
+        images: any, to try it on.
+        name: of the network.
+    """
+    module: Any = model.eval()
+    classifier = module.get_classifier()
     linear = isinstance(classifier, nn.Linear) and classifier.bias is not None
     if not linear or not torch.allclose(classifier(pooled_features(module, images)), module(images), atol=1e-3):
         raise VitletError(
-            f"head logistic needs a network whose classifier is one linear layer; found another in {job.config.model}."
+            f"head logistic needs a network whose classifier is one linear layer; found another in {name}."
             " Use --head linear."
         )

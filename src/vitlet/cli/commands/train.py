@@ -225,7 +225,7 @@ def start(config: RunConfig, command: list[str], given: dict[str, Any], choices:
     config = choice.config if choice else config
     if choice and config.minutes and not process.launched and _search(None, choice, given, watch) == 0:
         return 0
-    result = train(config, given=given, open_tasks=choices == "tasks", choice=choice, watch=watch)
+    result = train(config, given=given, open_tasks=choices == "tasks" and not choice, choice=choice, watch=watch)
     if process.first:
         print_result(result)
     return 0
