@@ -63,7 +63,7 @@ def test_a_cell_joins_the_settings_of_its_place(tmp_path: Path) -> None:
         tmp_path / "grid.yaml",
         datasets={"small": {"per_class": 5}, "large": {}},
         models={"narrow": {"model_kwargs": {"embed_dim": 32}}},
-        tuned={"small/narrow": {"lr": 0.5}},
+        tuned={"small/narrow": {"lr": 0.5, "min_lr": 0.1}, "small/narrow/plain": {"lr": 0.25}},
         fractions=[0.5, 1],
         seeds=[3, 4],
     )
@@ -74,6 +74,8 @@ def test_a_cell_joins_the_settings_of_its_place(tmp_path: Path) -> None:
     assert (values["lr"], values["per_class"], values["fraction"], values["seed"]) == (0.5, 5, 0.5, 4)
     assert values["task"] == {"drloc": 0.5}
     assert "lr" not in study.values(Cell("large", "narrow", "plain", 1.0, 3))
+    of_arm = study.values(Cell("small", "narrow", "plain", 0.5, 4))
+    assert (of_arm["lr"], of_arm["min_lr"], values["min_lr"]) == (0.25, 0.1, 0.1)
     assert Cell("small", "narrow", "drloc", 0.5, 4).name == "small/narrow/drloc/fraction-0.5/seed-4"
     assert study.baseline == "plain"
 

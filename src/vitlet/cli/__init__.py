@@ -28,6 +28,7 @@ COMMANDS = {
     "scan": ("scan DATA", "what is in a dataset, what is wrong with it, what it suggests"),
     "plan": ("plan [DATA]", "memory, time and cost of a run before it is run, on this machine or another"),
     "tasks": ("tasks", "the tasks that can be trained beside the labels, and their options"),
+    "weights": ("weights [FOLDER]", "trained weights on this machine that --init takes, and where to get some"),
     "models": ("models [PATTERN]", "networks by name, such as 'vit*' or '*swin*tiny*'; --small: those for 32 to 96 px"),
 }
 """Each with how it is called and what it does; the code is in `vitlet.cli.commands`."""

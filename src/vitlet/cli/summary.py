@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from vitlet.analysis.probes import ProbeResult
     from vitlet.data.images import Dataset
     from vitlet.data.scan.findings import ScanReport
+    from vitlet.models.layouts import Layout
     from vitlet.models.small_list import SmallModel
+    from vitlet.models.weight_cache import WeightFile
     from vitlet.statistics import Interval
     from vitlet.tasks.declared import Option
     from vitlet.training.evaluate import Scores
@@ -172,6 +175,24 @@ def print_small_models(models: Sequence[SmallModel], measured: str) -> None:
         say(f"{names[0] if len(names) == 1 else family(names[0])}: {use}")
     how = "images/s: of a training step, 32 images, one thread; in bf16: with autocast and channels-last layout"
     say(f"{how} ({measured})" if measured else "images/s: not measured")
+
+
+def print_weights(found: Sequence[WeightFile], layouts: Sequence[Layout]) -> None:
+    """The files of weights on this machine, and the released files that are known, with source and licence."""
+    table = _table("MB", "layout", "model", first="file")
+    for each in found:
+        unknown = ("not readable", "") if each.problem else ("unknown", "name its --model")
+        known = (each.layout.name, each.layout.model) if each.layout else unknown
+        table.add_row(_cell(each.path), f"{each.megabytes:.0f}", *map(_cell, known))
+    if found:
+        Console().print(table)
+    say(f"files found: {len(found)}, in the folder and the caches of the hub and torch")
+    for layout in layouts:
+        say(f"{layout.name}: {layout.file}, for {layout.model} ({layout.fits} tensors fit), {layout.learned}")
+        note = f"; {layout.note}" if layout.note else ""
+        say(f"  {layout.source}; {layout.licence}{note}")
+    usable = next((each.path for each in found if each.layout and not each.layout.differs), Path(layouts[0].file))
+    say(f"to start from one: vitlet train DATA --init {shlex.quote(str(usable))}")
 
 
 def scan(dataset: Dataset, *, channels: int, workers: int | None) -> ScanReport:

@@ -11,7 +11,7 @@ from vitlet.config.setting import COUNT, DATA, HARDWARE, MODEL, OPTIM, POSITIVE,
 from vitlet.errors import VitletError
 from vitlet.values import ImageSize, Names
 
-HELD = ("model", "model_kwargs", "pretrain", "init", "freeze", "pretrained")
+HELD = ("model", "model_kwargs", "pretrain", "init", "freeze", "head", "pretrained")
 """Settings that say, or follow from, what the network is: where one is given, `vitlet train` chooses none."""
 
 
@@ -51,8 +51,13 @@ class ClassifierModel(ModelSettings):
     positions: Literal["auto", "on", "off"] = MODEL(
         "auto", "positional embedding, absolute or relative; auto: off in pre-training whose answers it would give away"
     )
-    init: str | None = MODEL(None, "start from the weights of a run, folder or file: all but the classifier")
+    init: str | None = MODEL(
+        None, "start from the weights of a run, folder or file, all but the classifier; auto: see `vitlet weights`"
+    )
     freeze: bool = MODEL(False, "with init: train the classifier alone")
+    head: Literal["linear", "logistic"] = MODEL(
+        "linear", "classifier; logistic, with freeze: fitted at once on the frozen features, in seconds"
+    )
     img_size: ImageSize | None = MODEL(
         None, "side of the images or HEIGHTxWIDTH; 48:64 grows from 48 to 64 px while training (default: the model's)"
     )
@@ -193,6 +198,8 @@ class RunConfig(ClassifierHardware, AugmentationSettings, ClassifierOptim, Class
         super().__post_init__()
         if self.pretrain and self.balance != "none":
             raise VitletError(f"balance is {self.balance!r}, but pre-training looks at no labels. Leave it out.")
+        if self.head == "logistic":
+            self._require_fit()
         if self.balance_tasks == "gradients":  # differentiates each loss by itself, which some ways of a step forbid
             half = self.amp and self.amp_dtype == "float16"
             ways = {"compile": self.compile, "fsdp": self.fsdp, "grad_checkpointing": self.grad_checkpointing}
@@ -201,6 +208,37 @@ class RunConfig(ClassifierHardware, AugmentationSettings, ClassifierOptim, Class
                 raise VitletError(
                     f"balance_tasks gradients does not work with {barred[0]}; use uncertainty, or leave it out."
                 )
+
+    def _require_fit(self) -> None:
+        """Refuse what means nothing to a classifier that is fitted on features of the images as they are."""
+        if not self.freeze:
+            raise VitletError("head logistic is fitted on frozen features: add --freeze, and --init FILE.")
+        changes = ("mixup", "cutmix", "hflip", "reprob", "color_jitter", "grayscale_prob", "smoothing")
+        barred = {
+            "task": bool(self.tasks),
+            f"aug {self.aug}": self.aug not in ("light", "none"),  # the first is the default, and becomes none
+            f"crop {self.crop}": self.crop not in (None, "none"),
+            f"aa {self.aa}": self.aa not in (None, "off"),
+            **{name: bool(getattr(self, name)) for name in changes},
+            "balance sampler": self.balance == "sampler",
+            **{name: bool(getattr(self, name)) for name in ("model_ema", "compile", "fsdp", "layer_decay")},
+            "img_size_start": self.img_size_start is not None,
+        }
+        if found := [name for name, given in barred.items() if given]:
+            raise VitletError(
+                f"head logistic takes no training steps, and each image as it is: {found[0]} does not work with it."
+                " Leave it out, or use --head linear."
+            )
+
+    @property
+    def is_open(self) -> bool:
+        """As of any run with a budget; a classifier that is fitted at once takes no steps."""
+        return super().is_open and self.head != "logistic"
+
+    @property
+    def learning_rate_rule(self) -> str:
+        """The peak learning rate and where it comes from, in words."""
+        return "classifier by logistic regression" if self.head == "logistic" else super().learning_rate_rule
 
     def resolved(self, **settings: Any) -> Self:
         """The same run with the preset's augmentation, and ``settings``, filled in."""

@@ -28,7 +28,7 @@ from vitlet.experiments.search_picture import draw_search
 from vitlet.experiments.search_processes import threads_of_each, train_together
 from vitlet.inference.predict import Predictor
 from vitlet.training.budget import expected_seconds, measure_speed
-from vitlet.training.choice import FOR_TASKS, Choice, choose, completed
+from vitlet.training.choice import FOR_TASKS, Choice, choose, completed, frozen_settings
 from vitlet.training.clock import Stopwatch
 from vitlet.training.distributed import World
 from vitlet.training.evaluate import Scores, score_answers
@@ -58,6 +58,8 @@ END_SECONDS = 1.0
 
 def member_settings(choice: Choice, given: Sequence[str]) -> list[RunConfig]:
     """The settings of each member of the portfolio for this data, all different, the usual ones first."""
+    if choice.layout is not None:  # frozen features first: they take seconds
+        return [frozen_settings(choice, given), choice.config]
     with_tasks = any(name in given for name in FOR_TASKS)
     found = [choice.config]
     for entry in knowledge().portfolio[1:]:
@@ -273,7 +275,8 @@ def plan_search(choice: Choice, given: Mapping[str, Any], watch: Stopwatch, proc
     with _threads(threads_of_each(processes) if processes > 1 else torch.get_num_threads()):
         usual, _ = expected_seconds(job, World(), measure_speed(job, watch))
     left = 60 * config.minutes - watch.used(config)
-    count = min(len(members), processes * int(left / (knowledge().share * usual)))
+    at_once = sum(member.head == "logistic" for member in members)
+    count = min(len(members), at_once + processes * int(left / (knowledge().share * usual)))
     record = SearchRecord(config.to_dict(), sorted(given), config.minutes, count, processes=processes)
     return record if count > 1 else None
 

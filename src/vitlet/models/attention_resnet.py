@@ -30,12 +30,12 @@ class GridMixing(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         size = x.shape[2:]
-        positions = self.pos_embed
+        positions: Tensor = self.pos_embed
         if size != positions.shape[2:]:
             positions = F.interpolate(positions, size, mode="bicubic", antialias=True)
         tokens = (x + positions.to(x.dtype)).flatten(2).transpose(1, 2)  # B, N, C
-        mixed: Tensor = self.attn(tokens)
-        return mixed.transpose(1, 2).unflatten(2, size)
+        mixed: Tensor = self.attn(tokens).transpose(1, 2).unflatten(2, size)
+        return mixed
 
 
 class AttentionResNet(SmallResNet):

@@ -21,6 +21,8 @@ POSITIONS = (
 """What networks call their absolute positional embedding: the one thing about them that no contract covers."""
 
 RELATIVE = "relative_position_bias_table"
+OFFSETS = "attention_biases"
+"""Of TinyViT and LeViT: a bias for each absolute offset, rows first, of a square window."""
 
 
 def resampled(name: str, tensor: Tensor, model: nn.Module, aspect: float = 1.0) -> Tensor | None:
@@ -40,6 +42,8 @@ def resampled(name: str, tensor: Tensor, model: nn.Module, aspect: float = 1.0) 
         return _positions(tensor, own, model, aspect)
     if last == RELATIVE:
         return _table(name, tensor, own, model)
+    if last == OFFSETS:
+        return _smaller_window(tensor, own)
     if name == "patch_embed.proj.weight" and tensor.ndim == 4 and tensor.shape[0] == own.shape[0]:
         patches: Tensor = resample_patch_embed(tensor.float(), list(own.shape[2:]))
         return patches
@@ -80,6 +84,15 @@ def _positions(tensor: Tensor, own: Tensor, model: nn.Module, aspect: float) -> 
         tensor.float(), new_size=list(size), old_size=[rows, count // rows], num_prefix_tokens=prefix
     )
     return grid
+
+
+def _smaller_window(tensor: Tensor, own: Tensor) -> Tensor | None:
+    """The biases ``(heads, offsets)`` of the offsets that a smaller window has: the same numbers, not interpolated."""
+    before, after = (math.isqrt(each.shape[-1]) for each in (tensor, own))
+    squares = before**2 == tensor.shape[-1] and after**2 == own.shape[-1]
+    if tensor.ndim != 2 or tensor.shape[0] != own.shape[0] or not squares or after > before:
+        return None
+    return tensor.view(-1, before, before)[:, :after, :after].flatten(1)
 
 
 def _table(name: str, tensor: Tensor, own: Tensor, model: nn.Module) -> Tensor | None:

@@ -13,7 +13,8 @@ from timm import optim
 from torch import Tensor, nn
 
 from vitlet.errors import VitletError
-from vitlet.models.fitting import POSITIONS, RELATIVE, adapted, resampled
+from vitlet.models.fitting import OFFSETS, POSITIONS, RELATIVE, adapted, resampled
+from vitlet.models.layouts import Layout, nearest_layout, recognize, without_differing
 from vitlet.models.released import under_own_names
 from vitlet.models.weight_files import read_description, read_weights
 
@@ -46,6 +47,7 @@ class Loaded:
         adapted: of these, changed for another number of channels.
         fresh: left as they were initialised.
         unused: of the file, left out.
+        layout: the known release that the file is, if it is one.
     """
 
     loaded: tuple[str, ...]
@@ -53,9 +55,11 @@ class Loaded:
     adapted: tuple[str, ...]
     fresh: tuple[str, ...]
     unused: tuple[str, ...]
+    layout: Layout | None = None
 
     def __str__(self) -> str:
-        parts = [f"{len(self.loaded)} weights loaded"]
+        of_layout = f"{self.layout}: " if self.layout else ""
+        parts = [f"{of_layout}{len(self.loaded)} weights loaded"]
         for what in ("resampled", "adapted", "fresh", "unused"):
             names = getattr(self, what)
             if names:
@@ -130,21 +134,31 @@ def load_weights(model: nn.Module, file: Path, *, keep_classifier: bool = False)
     off = {name for name in positions if name in read and (name in fixed or not read[name].any())}
     off |= set() if any(read[name].any() for name in relative) else set(relative)
     found = {name: one for name, one in read.items() if name not in off}
+    layout = recognize(read)
     weights = under_own_names(found | _positions(found, positions, model, description), model)
+    differing = without_differing(weights, layout, own)
+    weights = {name: one for name, one in weights.items() if name not in differing}
     heads = () if keep_classifier else tuple(f"{head}." for head in classifier_names(model))
     unused = [name for name in weights if name.startswith(heads)]
     taken, problems = _fitted({name: one for name, one in weights.items() if name not in unused}, model)
-    without = {*positions, *off} - weights.keys()
+    without = {*positions, *off, *differing} - weights.keys()
     fresh = [name for name in own if name.startswith(heads) or name in without]
     optional = {name for name in own if name.endswith("num_batches_tracked")}  # old files lack these counters
     problems += [f"{name} is missing" for name in own if name not in {*weights, *fresh, *optional}]
     if problems:
-        advice = _advice(found, model, description)
-        raise VitletError(f"the weights {file} are of another network: {_listed(problems, '; ')}. {advice}")
+        advice = _advice(read, model, description, layout)
+        raise VitletError(f"the weights {file} are of another network: {_shown_problems(problems)}. {advice}")
     model.load_state_dict(taken, strict=False)
     before = {name: found.get(name, weights[name]) for name in taken}
     size, channels = _changes(before, taken)
-    return Loaded(tuple(taken), tuple(size), tuple(channels), tuple(fresh), tuple(unused))
+    return Loaded(tuple(taken), tuple(size), tuple(channels), tuple(fresh), tuple(unused), layout)
+
+
+def _shown_problems(problems: Sequence[str]) -> str:
+    """The first of each kind, and how many there are."""
+    kinds = {"extra": " is unknown", "missing": " is missing", "of another shape": ", needed "}
+    groups = {kind: [each for each in problems if mark in each] for kind, mark in kinds.items()}
+    return "; ".join(f"{len(found)} {kind}: {_listed(found, '; ')}" for kind, found in groups.items() if found)
 
 
 def _positions(
@@ -184,7 +198,7 @@ def _changes(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> tuple
     size, channels = [], []
     for name, new in after.items():
         old = before[name]
-        if name.rpartition(".")[2] in (*POSITIONS, RELATIVE):
+        if name.rpartition(".")[2] in (*POSITIONS, RELATIVE, OFFSETS):
             if not torch.equal(old, new):
                 size.append(name)
         elif old.shape != new.shape:
@@ -195,8 +209,12 @@ def _changes(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> tuple
     return size, channels
 
 
-def _advice(found: Mapping[str, Tensor], model: nn.Module, description: Mapping[str, Any]) -> str:
+def _advice(
+    found: Mapping[str, Tensor], model: nn.Module, description: Mapping[str, Any], layout: Layout | None
+) -> str:
     """What to do about weights that do not fit."""
+    if layout is not None:
+        return f"They are {layout.name}'s: use --model {layout.model}, without --model-kwargs, or leave out --model."
     own = model.state_dict()
     differing = [name for name in found if name in own and found[name].shape != own[name].shape]
     if found.keys() <= own.keys() and all(name.rpartition(".")[2] in POSITIONS for name in differing):
@@ -205,7 +223,9 @@ def _advice(found: Mapping[str, Tensor], model: nn.Module, description: Mapping[
         return f"Use --in-chans {found[differing[0]].shape[1]}, as they were learned with."
     architecture = description.get("architecture")
     if not architecture:
-        return "Use the same --model and --model-kwargs as the run they come from."
+        same = "Use the same --model and --model-kwargs as the run they come from."
+        alike = sum(name in own for name in found) > len(own) / 2
+        return same if alike else f"{same} {nearest_layout(found)}"
     ours = ("in_chans", "img_size", "drop_path_rate")
     options = [f"{key}={value}" for key, value in (description.get("model_args") or {}).items() if key not in ours]
     return f"They are of --model {architecture}" + (f" --model-kwargs {' '.join(options)}." if options else ".")

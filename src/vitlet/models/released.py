@@ -31,6 +31,17 @@ _SEPARABLE = _EXPANDING | {"_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "b
 """Of blocks that do not expand: they have one convolution less."""
 
 
+_TINY_VIT = (
+    *((rf"^layers\.{stage}\.downsample\.", f"stages.{stage + 1}.downsample.") for stage in range(3)),
+    (r"^layers\.", "stages."),
+    (r"^patch_embed\.seq\.0\.", "patch_embed.conv1."),
+    (r"^patch_embed\.seq\.2\.", "patch_embed.conv2."),
+    (r"\.c\.weight$", ".conv.weight"),
+    (r"^norm_head\.", "head.norm."),
+)
+"""Of TinyViT as its authors wrote it; timm counts a downsampling to the stage after it."""
+
+
 def under_own_names(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """The weights as this network calls them: renamed, and perhaps reshaped, by whichever known way fits it best.
 
@@ -40,7 +51,7 @@ def under_own_names(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str
     """
     own = model.state_dict()
     best = dict(weights)
-    for rename in (_from_efficientnet_pytorch, _by_filter):
+    for rename in (_from_efficientnet_pytorch, _from_sam_tiny_vit, _by_filter):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of timm's own tensors being non-contiguous
@@ -63,6 +74,28 @@ def _by_filter(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Ten
     filter_fn: Any = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
     filtered = weights if filter_fn is None else filter_fn(dict(weights), model)
     return {name: tensor for name, tensor in filtered.items() if isinstance(tensor, Tensor)}
+
+
+def _from_sam_tiny_vit(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """From the image encoder of MobileSAM, and of those made after it, to timm's TinyViT; all other parts are left out.
+
+    Its classifier was never trained, so that it is left out too, and so is the neck, which timm's model has not. A
+    network of fewer stages gets the first ones.
+    """
+    network: Any = model
+    beyond = tuple(f"stages.{stage}." for stage in range(len(network.stages), 4))
+    renamed = {}
+    for name, tensor in weights.items():
+        own = name.removeprefix("image_encoder.")
+        if own == name or own.startswith(("neck.", "head.")) or own.endswith("attention_bias_idxs"):
+            continue
+        for pattern, replacement in _TINY_VIT:
+            own = re.sub(pattern, replacement, own)
+        if not own.startswith((*beyond, "head.norm.") if beyond else ()):
+            renamed[own] = tensor
+    if not renamed:
+        raise ValueError("no image encoder")
+    return renamed
 
 
 def _from_efficientnet_pytorch(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:

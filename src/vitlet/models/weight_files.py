@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -55,6 +56,18 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     return weights
 
 
+def read_shapes(file: Path) -> dict[str, Tensor]:
+    """The same tensors without their values, on the device ``meta``: for looking at many files."""
+    if file.suffix != ".safetensors":
+        return _unwrapped(_unpickled(file, values=False), file)
+    try:
+        with safe_open(file, "pt") as opened:
+            shapes = {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118
+    except Exception as problem:  # a file that is none fails in many ways
+        raise VitletError(f"cannot read the weights {file}: {first_line(problem)}. {AGAIN}.") from problem
+    return _unwrapped({name: torch.empty(shape, device="meta") for name, shape in shapes.items()}, file)
+
+
 def read_description(file: Path) -> Mapping[str, Any]:
     """What ``config.json`` beside the weights says of their network (timm's local-dir layout); empty without one."""
     try:
@@ -64,16 +77,16 @@ def read_description(file: Path) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _unpickled(file: Path) -> Any:
+def _unpickled(file: Path, *, values: bool = True) -> Any:
     """What torch.save has written: tensors and plain values alone, everything else is refused before it is made."""
     try:
-        if zipfile.is_zipfile(file):  # torch does not compare checksums
+        if values and zipfile.is_zipfile(file):  # torch does not compare checksums
             with zipfile.ZipFile(file) as archive:
                 damaged = archive.testzip()
             if damaged is not None:
                 raise VitletError(f"the weights {file} are damaged: the checksum of {damaged} is wrong. {AGAIN}.")
         with torch.serialization.safe_globals([argparse.Namespace]):  # settings beside the weights: names and values
-            return torch.load(file, map_location="cpu", weights_only=True)
+            return torch.load(file, map_location="cpu" if values else "meta", weights_only=True)
     except VitletError:
         raise
     except Exception as problem:  # damaged pickles fail in many ways

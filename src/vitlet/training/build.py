@@ -135,7 +135,13 @@ def load_first_weights(model: nn.Module, config: RunConfig) -> list[str]:
     """Weights of another run, frozen parts and positions, as the settings say; what was done, in sentences."""
     notes = []
     if config.init is not None:
-        notes.append(f"from {config.init}: {load_weights(model, find_weights(Path(config.init)))}")
+        loaded = load_weights(model, find_weights(Path(config.init)))
+        notes.append(f"from {config.init}: {loaded}")
+        if config.freeze and loaded.layout is not None and loaded.layout.differs:
+            raise VitletError(
+                f"{config.init} is {loaded.layout.name}'s, which fills {loaded.layout.fits} tensors of {config.model}:"
+                f" frozen, {loaded.layout.differs[0]} and others would stay random. Leave out --freeze."
+            )
     if config.freeze:
         freeze_all_but_classifier(model)
         notes.append("only the classifier is trained")

@@ -1,8 +1,8 @@
 """How to train where the user names no model: what the data is like, what it runs on, and what was measured.
 
 `choose` looks at the data, finds the entry of ``choices.yaml`` that speaks of it, and completes the settings: every
-setting that the user gave is kept, and the others follow from it. Trained weights have no part in it: a run that begins
-with some (``--init``, ``--pretrained``) is not open to this choice.
+setting that the user gave is kept, and the others follow from it. A file of trained weights (``--init``) of a known
+layout names its model; other runs that begin with trained weights are not open to this choice.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from vitlet.config import RunConfig, TaskConfig
+from vitlet.config.setting import AUG, OPTIM
 from vitlet.data.glance import Glance, glance
 from vitlet.data.images import Dataset
 from vitlet.data.sources import load_dataset
+from vitlet.models.layouts import Layout, fitted_kwargs, frozen_kwargs, layout_of
 from vitlet.processes import this_process
-from vitlet.training.build import find_device
+from vitlet.training.build import find_device, find_weights
 from vitlet.training.inputs import data_request
 from vitlet.training.knowledge import DeviceKind, Rule, knowledge
 from vitlet.training.resume import given_settings
@@ -44,6 +47,7 @@ class Choice:
         found: what was looked at.
         source: the data as it was read; None where only its size was known.
         decoded: its pixels, by how they are prepared: several runs on the same data decode it once.
+        layout: of the trained weights that the run begins with.
     """
 
     config: RunConfig
@@ -51,6 +55,7 @@ class Choice:
     found: Glance
     source: Dataset | None = None
     decoded: dict[str, Dataset] = field(default_factory=dict, compare=False, repr=False)
+    layout: Layout | None = None
 
     @property
     def data(self) -> str:
@@ -61,23 +66,29 @@ class Choice:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What was chosen and why: two lines."""
+        """What was chosen and why: two lines, and one on trained weights."""
         config = self.config
         first, last = config.img_size_start, config.img_size
         sizes = (f"{first[0]} to " if first else "") + (f"{last[0]} px" if last else "")
-        length = f", {config.epochs} epochs" if config.minutes is None and config.cpu_minutes is None else ""
+        open_length = config.minutes is None and config.cpu_minutes is None and config.head != "logistic"
+        length = f", {config.epochs} epochs" if open_length else ""
         measured = self.rule.measured.shown() if self.rule.measured else "not measured for such data"
         tasks = "".join(f" with {name}={task.weight:g}" for name, task in config.tasks.items())
-        parts = [
+        steps = [
             f"{config.opt}, learning rate {config.lr:g}" if config.lr_base is None else config.opt,
             f"batches of {config.batch_size}",
             f"augmentation {config.aug}" + (" without mirroring" if config.hflip == 0 else ""),
+        ]
+        at_once = config.head == "logistic"
+        parts = [
+            *(["logistic regression on frozen features"] if at_once else steps),
             *(["averaged weights"] if config.model_ema else []),
             *(["grey images"] if config.in_chans == 1 else []),
         ]
         return (
             f"chosen for {self.data}: {config.model}{tasks} at {sizes}{length} ({measured})",
             f"chosen: {', '.join(parts)}; to choose yourself, name a --model",
+            *([f"trained weights {config.init}: {self.layout}"] if self.layout else []),
         )
 
 
@@ -92,22 +103,50 @@ def choose(config: RunConfig, given: Mapping[str, Any] | None = None, source: Da
     given = given_settings(config) if given is None else given
     source = source or load_dataset(data_request(config))
     device: DeviceKind = "cpu" if find_device(config.device).type == "cpu" else "accelerator"
-    return replace(choose_for(config, given, glance(source), device), source=source)
+    layout = layout_of(find_weights(Path(config.init))) if config.init is not None else None
+    return replace(choose_for(config, given, glance(source), device, layout), source=source)
 
 
-def choose_for(config: RunConfig, given: Collection[str], found: Glance, device: DeviceKind) -> Choice:
-    """The same for data that was looked at already."""
+def choose_for(
+    config: RunConfig, given: Collection[str], found: Glance, device: DeviceKind, layout: Layout | None = None
+) -> Choice:
+    """The same for data, and a layout of trained weights, that were looked at already."""
     side = UNKNOWN_SIDE if found.side is None else found.side
-    rule = next(rule for rule in knowledge().rules if rule.holds(device, found.images, side))
+    rules = knowledge().rules
+    if layout is not None:
+        rules = knowledge().frozen if config.head == "logistic" else knowledge().finetuned
+        config = replace(config, model=layout.model)
+    rule = next(rule for rule in rules if rule.holds(device, found.images, side))
     values = completed(rule.settings, config, given, found)
-    return Choice(replace(config, **values), rule, found)
+    if layout is not None and "model_kwargs" not in given:
+        arguments = frozen_kwargs if config.head == "logistic" else fitted_kwargs
+        size = values.get("img_size", config.img_size)
+        assert size is not None
+        values["model_kwargs"] = arguments(layout, size)
+    return Choice(replace(config, **values), rule, found, layout=layout)
+
+
+def frozen_settings(choice: Choice, given: Collection[str]) -> RunConfig:
+    """From the same trained weights a logistic regression, on the same images, without what only steps need."""
+    config, usual = choice.config, RunConfig()
+    assert choice.layout is not None and config.img_size is not None
+    stays = {"seed", "minutes", "batch_size", "tta", "crop_pct"}
+    stays |= {"balance", "class_weights"} if config.balance == "weights" else set()
+    steps = {item.name for item in RunConfig.settings() if item.metadata["group"] in (OPTIM, AUG)} - stays
+    steps |= {"layer_decay", "drop_path", "img_size_start", "compile", "fsdp", "autotune", "tasks", "balance_tasks"}
+    plain = {name: getattr(usual, name) for name in steps}
+    if "model_kwargs" not in given:
+        plain["model_kwargs"] = frozen_kwargs(choice.layout, config.img_size)
+    return replace(config, **plain, freeze=True, head="logistic")
 
 
 def smallest(choice: Choice, given: Collection[str]) -> Choice | None:
-    """The choice with the smallest model at the smallest image size, for very little time; None if it is that already.
+    """The choice with the smallest model at the smallest image size, for very little time; None if there is none.
 
     What was given is kept; nothing of it was measured.
     """
+    if choice.layout is not None:  # trained weights are of one size
+        return None
     family = str(choice.rule.settings["model"]).rpartition("_")[0]
     settings = {**choice.rule.settings, "model": f"{family}_xs", "img_size": SIDES[0]}
     first = choice.config if "img_size" in given else replace(choice.config, img_size=None, img_size_start=None)
@@ -119,7 +158,7 @@ def smallest(choice: Choice, given: Collection[str]) -> Choice | None:
 def completed(entry: Mapping[str, Any], config: RunConfig, given: Collection[str], found: Glance) -> dict[str, Any]:
     """Settings of an entry of the table for this data, without those that were given or that a given one rules out."""
     values = dict(entry)
-    with_tasks, model = values.pop("with_tasks", None), values.pop("model")
+    with_tasks, model = values.pop("with_tasks", None), values.pop("model", None)
     if with_tasks and any(name in given for name in FOR_TASKS):
         model = with_tasks
     sizes = _sizes(values.pop("img_size"), config, given, found)
@@ -127,8 +166,10 @@ def completed(entry: Mapping[str, Any], config: RunConfig, given: Collection[str
     tasks = {name: TaskConfig(weight) for name, weight in values.pop("task", {}).items()}
     values |= {
         **sizes,
-        "model": f"{model}_for_{min(SIDES, key=lambda known: abs(math.log(known / side)))}px",
-        "epochs": _epochs(values["epochs"], found.images),
+        "model": f"{model}_for_{min(SIDES, key=lambda known: abs(math.log(known / side)))}px"
+        if model
+        else config.model,
+        "epochs": _epochs(values["epochs"], found.images) if "epochs" in values else config.epochs,
         "batch_size": _batch_size(values["batch_size"], found.images, config),
         "in_chans": found.channels,
         "tasks": config.tasks if "task" in given else tasks,
@@ -143,6 +184,8 @@ def completed(entry: Mapping[str, Any], config: RunConfig, given: Collection[str
         values["hflip"] = 0.0
     if values.get("hflip", config.hflip) == 0.0:
         values["tta"] = "none"
+    if config.freeze:  # nothing is left whose rate could fall
+        values.pop("layer_decay", None)
     if "minutes" in given or "cpu_minutes" in given:
         values.pop("epochs")
     return {key: value for key, value in values.items() if key not in given}

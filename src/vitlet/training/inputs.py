@@ -97,6 +97,8 @@ def decode_splits(config: RunConfig, dataset: Dataset, preprocess: Preprocess) -
 def _training_transform(config: RunConfig, preprocess: Preprocess) -> Transform:
     """How training images are kept: small ones at one size, so that a batch is cropped by one call."""
     size = preprocess.size
+    if config.head == "logistic":
+        return Fit(preprocess)  # what evaluation sees
     if choose_crop(config) == "resized":
         if max(size) > BATCHED_CROP_SIDE:
             return Shrink(-(-max(size) * 8 // 7))  # 256 for 224

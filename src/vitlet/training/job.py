@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from vitlet.config import BaseConfig
-from vitlet.objective import Objective
+from vitlet.objective import Objective, Outcome
 from vitlet.objective.schedules import Schedule
 from vitlet.training.distributed import World
 from vitlet.training.teachers import teachers_of
@@ -146,6 +146,14 @@ class Job(ABC):
             batch: from the loader.
             epoch: which may be fractional; augmentation may end at one.
         """
+
+    def fit(self, between: Callable[[], None]) -> Outcome | None:
+        """The one step of a job that is fitted without gradients; None for all others.
+
+        Args:
+            between: to be called often; it raises where someone wants the run to stop.
+        """
+        return None
 
     @abstractmethod
     def example(self) -> tuple[Any, Any]:

@@ -31,6 +31,7 @@ from vitlet.models.initialise import position_names
 from vitlet.objective import Objective, Outcome
 from vitlet.objective.schedules import Schedule
 from vitlet.tasks.declared import load_task
+from vitlet.training import logistic
 from vitlet.training.build import build_backbone, find_device, load_first_weights, resolve_settings, training_sizes
 from vitlet.training.choice import Choice
 from vitlet.training.clock import Sizes
@@ -240,13 +241,9 @@ class ImageJob(Job):
     def evaluation_loader(self, images: ImageSet, world: World) -> Any:
         """This process's share of these images, as evaluation sees them."""
         dataset = EvaluationSet(images, self.preprocess, channels=self.config.in_chans)
-        return evaluation_loader(
-            dataset,
-            batch_size=-(-self.config.batch_size // (world.size * self.config.grad_accum_steps)),
-            workers=self.config.workers or 0,
-            device=str(self.device),
-            share=slice(world.rank, None, world.size),
-        )
+        count = -(-self.config.batch_size // (world.size * self.config.grad_accum_steps))
+        share, workers = slice(world.rank, None, world.size), self.config.workers or 0
+        return evaluation_loader(dataset, batch_size=count, workers=workers, device=str(self.device), share=share)
 
 
 class ClassifierJob(ImageJob):
@@ -282,8 +279,7 @@ class ClassifierJob(ImageJob):
         return Mixing(self.config)
 
     def inputs(self, batch: Any, epoch: float) -> tuple[Tensor, Tensor]:
-        images, labels = batch
-        return self.mixing(self.on_device(images), labels.to(self.device, non_blocking=True), epoch)
+        return self.mixing(self.on_device(batch[0]), batch[1].to(self.device, non_blocking=True), epoch)
 
     def validate(self, world: World, between: Callable[[], None], epoch: float) -> dict[str, float]:
         return self._evaluate(self.validation_loader(world), world, between).to_dict()
@@ -298,9 +294,8 @@ class ClassifierJob(ImageJob):
     def verdict(self, scores: Scores, best_epoch: int, epochs: int) -> str:
         measured = self.dataset.val if self.dataset.test is None else self.dataset.test
         assert measured is not None
-        return accuracy_verdict(
-            scores, measured.labels, self.config, best_epoch=best_epoch, epochs=epochs, images=self.images
-        )
+        found: dict[str, int] = {"best_epoch": best_epoch, "epochs": epochs, "images": self.images}
+        return accuracy_verdict(scores, measured.labels, self.config, **found)
 
     def classify(self, images: Tensor) -> Tensor:
         """Class scores, as the exported network gives them; a sharded one can only be called as a whole."""
@@ -315,15 +310,31 @@ class ClassifierJob(ImageJob):
         return averaged_over(whole, images, self.config.tta)
 
     def _evaluate(self, loader: Any, world: World, between: Callable[[], None]) -> Scores:
-        return evaluate(
-            self.classify,
-            loader,
-            classes=len(self.classes),
-            device=self.device,
-            autocast=self.autocast,
-            world=world,
-            between=between,
-        )
+        how: dict[str, Any] = {"device": self.device, "autocast": self.autocast, "world": world, "between": between}
+        return evaluate(self.classify, loader, classes=len(self.classes), **how)
+
+
+class LogisticJob(ClassifierJob):
+    """A classifier fitted in one step, by logistic regression on the features of a frozen network."""
+
+    @classmethod
+    def with_tasks(cls, config: RunConfig) -> RunConfig:
+        return logistic.in_one_step(config)
+
+    def batches(self, world: World) -> tuple[Batches, Any]:
+        logistic.require_linear(self.model, self.on_device(self.example()[0]), self.config.model)
+        return logistic.all_at_once(self.dataset.train, self.config.seed), [None]
+
+    def fit(self, between: Callable[[], None]) -> Outcome:
+        weights = class_weights(self.config, self.dataset, self.config.num_classes or len(self.classes))
+        known = self.features(self.dataset.train, between)
+        held = self.features(self.dataset.val, between) if self.dataset.val is not None else None
+        return logistic.fit_classifier(self.model, known, held, weights, between)
+
+    def features(self, images: ImageSet, between: Callable[[], None]) -> logistic.FrozenFeatures:
+        """What the classifier sees of these images."""
+        batches = ((self.on_device(batch), labels) for batch, labels in self.evaluation_loader(images, World()))
+        return logistic.extract_features(self.model, batches, self.config.tta, self.autocast, between)
 
 
 class PretrainJob(ImageJob):
@@ -346,9 +357,8 @@ class PretrainJob(ImageJob):
 
     @classmethod
     def with_tasks(cls, config: RunConfig) -> RunConfig:
-        if config.tasks:
-            return config
-        return replace(config, tasks={"sprel": TaskConfig(1.0), "position": TaskConfig(1.0)})
+        usual = {"sprel": TaskConfig(1.0), "position": TaskConfig(1.0)}
+        return config if config.tasks else replace(config, tasks=usual)
 
     @classmethod
     def settle_positions(cls, config: RunConfig, model: nn.Module) -> tuple[RunConfig, list[str]]:
@@ -374,14 +384,9 @@ class PretrainJob(ImageJob):
 
     def validate(self, world: World, between: Callable[[], None], epoch: float) -> dict[str, float]:
         """The losses and metrics of the tasks."""
+        how: dict[str, Any] = {"device": self.device, "autocast": self.autocast, "world": world, "between": between}
         return evaluate_tasks(
-            self.objective,
-            self.validation_loader(world),
-            weights=self.objective.weights(epoch),
-            device=self.device,
-            autocast=self.autocast,
-            world=world,
-            between=between,
+            self.objective, self.validation_loader(world), weights=self.objective.weights(epoch), **how
         )
 
     def test(self, world: World) -> NoReturn:
@@ -390,8 +395,9 @@ class PretrainJob(ImageJob):
 
 
 def job_class(config: RunConfig) -> type[ImageJob]:
-    """`PretrainJob` for runs without labels, else `ClassifierJob`."""
-    return PretrainJob if config.pretrain else ClassifierJob
+    """`PretrainJob` without labels, `LogisticJob` for a classifier that is fitted at once, else `ClassifierJob`."""
+    labelled = LogisticJob if config.head == "logistic" else ClassifierJob
+    return PretrainJob if config.pretrain else labelled
 
 
 def build_job(config: RunConfig, dataset: Dataset | None = None) -> ImageJob:

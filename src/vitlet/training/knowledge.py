@@ -100,9 +100,20 @@ class MeasuredGain:
 
 @dataclass(frozen=True)
 class Knowledge:
-    """The whole file; of the portfolio, its members and the least share of a run's epochs that each is worth."""
+    """The whole file; of the portfolio, its members and the least share of a run's epochs that each is worth.
+
+    Attributes:
+        rules: for training from scratch.
+        finetuned: for training from trained weights.
+        frozen: for a classifier fitted on the features of trained weights.
+        gains: of tasks.
+        portfolio: members of a search.
+        share: of a member's usual epochs.
+    """
 
     rules: tuple[Rule, ...]
+    finetuned: tuple[Rule, ...]
+    frozen: tuple[Rule, ...]
     gains: tuple[MeasuredGain, ...]
     portfolio: tuple[Mapping[str, Any], ...]
     share: float
@@ -114,8 +125,9 @@ def knowledge() -> Knowledge:
     text = (files("vitlet.training") / FILE).read_text(encoding="utf-8")
     found = yaml.safe_load(text)
     portfolio = found["portfolio"]
-    rules, gains = tuple(map(_rule, found["runs"])), tuple(map(_gain, found["tasks"]))
-    return Knowledge(rules, gains, tuple(portfolio["members"]), portfolio["share"])
+    rules, finetuned, frozen = (tuple(map(_rule, found[kind])) for kind in ("runs", "finetuned", "frozen"))
+    gains = tuple(map(_gain, found["tasks"]))
+    return Knowledge(rules, finetuned, frozen, gains, tuple(portfolio["members"]), portfolio["share"])
 
 
 def _rule(entry: Mapping[str, Any]) -> Rule:

@@ -311,6 +311,11 @@ class Trainer:
     def _step(self, batches: Iterator[Any]) -> tuple[bool, bool]:
         """One step of the optimizer; returns whether to stop, and whether to save."""
         config, state = self.config, self.state
+        # 0. A job without gradients, such as a logistic regression on frozen features, is fitted in one step.
+        if (fitted := self.job.fit(self._stop_if_asked)) is not None:
+            state.means.add(fitted, self.order.batch_size)
+            state.step += 1
+            return self.interrupts.pending(), False
         # 1. The learning rate and the weights of the tasks at this moment.
         now = state.clock.planned(state.epoch + state.step / self.order.steps)
         weights = state.objective.weights(now)

@@ -71,7 +71,9 @@ def accuracy_verdict(
     if scores.top1 >= GOOD:
         return f"{found}."
     advice = []
-    if best_epoch > 0.9 * epochs:
+    if config.freeze:
+        advice.append("training the whole network (without --freeze)")
+    if best_epoch > 0.9 * epochs and config.head != "logistic":
         advice.append(f"longer (--epochs {2 * config.epochs}), as the last epochs were the best")
     if not (config.init or config.pretrained):
         advice.append("trained weights (--pretrained, or vitlet pretrain and --init RUN)")

@@ -115,8 +115,27 @@ def _teacher_config(config: RunConfig, share: float, path: Path) -> RunConfig:
         unplanned = ("planned_steps", "epoch_repeats", "val_interval", "mixup_off_epoch")
         length |= {key: getattr(usual, key) for key in unplanned}
         length |= {key: share * value for key in ("minutes", "cpu_minutes") if (value := getattr(config, key))}
-    own = ("positions", "init", "freeze", "layer_decay", "pretrained", "drop_path", "warmup_epochs", "stop_epoch")
-    ways = ("patience", "balance_tasks", "compile", "fsdp", "grad_checkpointing", "eval_on_test", "overwrite")
+    own = (
+        "positions",
+        "init",
+        "freeze",
+        "head",
+        "layer_decay",
+        "pretrained",
+        "drop_path",
+        "warmup_epochs",
+        "stop_epoch",
+    )
+    ways = (
+        "stop_epoch",
+        "patience",
+        "balance_tasks",
+        "compile",
+        "fsdp",
+        "grad_checkpointing",
+        "eval_on_test",
+        "overwrite",
+    )
     logs = ("log_wandb", "log_mlflow", "log_trackio")
     return replace(
         config,

@@ -68,6 +68,10 @@ def run_config(program: str, about: str, words: list[str], **fixed: bool) -> tup
 
     choices = "nothing" if chosen.recipe or "task" in given else "tasks"
     choices = "all" if is_open(chosen, given) else choices
+    if given.get("init") == "auto":
+        from vitlet.models.weight_cache import best_known
+
+        given["init"] = str(best_known(Path()))
     if chosen.recipe is None and "init" in given:
         given = _of_first_run(Path(str(given["init"])), given)
     return RunConfig.from_dict(given, source=program), given, choices
@@ -109,6 +113,16 @@ def is_open(chosen: argparse.Namespace, given: Mapping[str, Any]) -> bool:
     """Whether a command line leaves the choice of the network, and of what follows from it, to us."""
     named = getattr(chosen, "recipe", None) or chosen.config or any(name in given for name in HELD)
     return not named and given.get("resume", "auto") == "auto"
+
+
+def _is_released(config: RunConfig, given: Mapping[str, Any]) -> bool:
+    """Whether a new run names trained weights that name their model, and no model itself."""
+    if config.init is None or "model" in given or config.resume not in (None, "auto"):
+        return False
+    from vitlet.models.layouts import layout_of
+    from vitlet.training.build import find_weights
+
+    return layout_of(find_weights(Path(config.init))) is not None
 
 
 def minutes_until(text: str, now: datetime | None = None) -> float:
@@ -229,12 +243,12 @@ def start(
     watch = Stopwatch.of_process()
     if (begun := _begun_search(config, given)) is not None:
         return _search(begun, None, given, watch) or 0
-    choice = choose(config, given) if choices == "all" else None
+    choice = choose(config, given) if choices == "all" or _is_released(config, given) else None
     config = choice.config if choice else config
     if choice and config.minutes and not process.launched and _search(None, choice, given, watch, processes) == 0:
         return 0
     try:
-        result = train(config, given=given, open_tasks=choices == "tasks", choice=choice, watch=watch)
+        result = train(config, given=given, open_tasks=choices == "tasks" and not choice, choice=choice, watch=watch)
     except TooShortError as problem:
         smaller = smallest(choice, given) if choice and watch.used(config) < (budget_seconds(config) or 0) else None
         if smaller is None:

@@ -10,15 +10,17 @@ arms           name -> settings: what is compared; ``first``: a pre-training bef
 baseline       the arm that the others are compared with (default: the first)
 fractions      shares of the training images, all of them where it is 1, whatever ``fraction`` says elsewhere
 seeds          a list, or how many
-tuned          ``DATASET/MODEL`` -> settings found on validation data, the same for every arm
+tuned          ``DATASET/MODEL`` -> settings found on validation data, the same for every arm; or
+               ``DATASET/MODEL/ARM`` -> those of one arm
 arms_of        ``DATASET/MODEL`` -> the arms that run there, by name (default: all of them); ``[]``: none
 test           false: validation images only, no test number is kept
 table          a table of a paper: its rows are the datasets, models and arms, with the published numbers beside ours
 scale          of a table: full, or small
 =============  ======================================================================
 
-Later settings override earlier ones: settings, dataset, model, tuned, arm, fraction, seed. ``recipe: NAME`` in any of
-them starts from a published setting. A table that also names datasets, models or arms is cut down to them.
+Later settings override earlier ones: settings, dataset, model, tuned, arm, tuned of the arm, fraction, seed.
+``recipe: NAME`` in any of them starts from a published setting. A table that also names datasets, models or arms is cut
+down to them.
 """
 
 from __future__ import annotations
@@ -91,9 +93,10 @@ class Study:
 
     def values(self, cell: Cell) -> dict[str, Any]:
         """The settings of a run, under the keys of a YAML file; ``first`` among them where a pre-training precedes."""
-        tuned = self.tuned.get(f"{cell.dataset}/{cell.model}", {})
+        pair = f"{cell.dataset}/{cell.model}"
+        tuned, of_arm = (self.tuned.get(key, {}) for key in (pair, f"{pair}/{cell.arm}"))
         fraction = {"fraction": cell.fraction} if cell.fraction != 1 else {}
-        layers = (self.datasets[cell.dataset], self.models[cell.model], tuned, self.arms[cell.arm], fraction)
+        layers = (self.datasets[cell.dataset], self.models[cell.model], tuned, self.arms[cell.arm], of_arm, fraction)
         joined = reduce(join, (*layers, {"seed": cell.seed}), dict(self.settings))
         recipe = joined.pop("recipe", self.table and f"{self.table}/{cell.dataset}/{cell.model}/{cell.arm}")
         first = joined.pop("first", None)
@@ -178,17 +181,19 @@ def read_study(path: Path, values: CellSettings | None = None) -> Study:
     datasets = _axis(values, "datasets", path) or {"data": {}}
     models = _axis(values, "models", path) or {"model": {}}
     pairs = [f"{dataset}/{model}" for dataset in datasets for model in models]
+    arms = _axis(values, "arms", path)
+    triples = [f"{pair}/{arm}" for pair in pairs for arm in arms]
     study = Study(
         name=name,
         title=str(values.get("title", name)),
         settings=_mapping(values.get("settings") or {}, f"{path}: settings"),
-        arms=_axis(values, "arms", path),
+        arms=arms,
         datasets=datasets,
         models=models,
         baseline=str(values.get("baseline") or next(iter(values["arms"]))),
         fractions=_fractions(values.get("fractions", [1.0]), f"{path}: fractions"),
         seeds=_seeds(values.get("seeds", 3), f"{path}: seeds"),
-        tuned={key: _mapping(each, f"{path}: tuned") for key, each in _by_pair(values, "tuned", path, pairs)},
+        tuned={key: _mapping(each, f"{path}: tuned") for key, each in _by_pair(values, "tuned", path, pairs + triples)},
         arms_of={
             key: coerce(each, Names, f"{path}: arms_of") for key, each in _by_pair(values, "arms_of", path, pairs)
         },
