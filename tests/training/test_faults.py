@@ -20,7 +20,7 @@ import torch
 
 import faults
 import vitlet
-from builders.runs import run, said
+from builders.runs import finished, run, said
 from vitlet.config import RunConfig
 from vitlet.data.contents import content_print
 from vitlet.errors import LostProcessError
@@ -87,24 +87,36 @@ def test_signals_save_this_very_step(processes: int, number: int, data: Path, wh
         assert faults.differences(whole, tmp_path / "run") == []
 
 
+def stop_in_validation(rank: int) -> None:
+    """SIGTERM at the beginning of the first validation."""
+    evaluate = faults.engine.Trainer._validate
+    signals: list[int] = []
+
+    def evaluate_and_signal(*positional: Any, **named: Any) -> Any:
+        if not signals:
+            signals.append(signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(*positional, **named)
+
+    faults.engine.Trainer._validate = evaluate_and_signal  # type: ignore[method-assign]
+
+
 def test_a_signal_while_evaluating_is_heard(data: Path, whole: Path, tmp_path: Path) -> None:
     config = faults.make_config(data, tmp_path / "run")
-
-    def stop_then(rank: int) -> None:
-        evaluate = faults.engine.Trainer._validate
-        signals: list[int] = []
-
-        def evaluate_and_signal(*positional: Any, **named: Any) -> Any:
-            if not signals:
-                signals.append(signal.SIGTERM)
-                os.kill(os.getpid(), signal.SIGTERM)
-            return evaluate(*positional, **named)
-
-        faults.engine.Trainer._validate = evaluate_and_signal  # type: ignore[method-assign]
-
-    assert run(config, before=stop_then) == [75]
+    assert run(config, before=stop_in_validation) == [75]
     assert not read_rows(tmp_path / "run")
     assert run(config) == [0]
+    assert faults.differences(whole, tmp_path / "run") == []
+
+
+@pytest.mark.heavy
+def test_a_sharded_run_continues_with_a_validation(data: Path, tmp_path: Path) -> None:
+    """Its weights are gathered for the first time outside of training."""
+    changes: dict[str, Any] = {"fsdp": True, "model_ema": True}
+    whole = finished(data, tmp_path / "whole", **changes)
+    config = faults.make_config(data, tmp_path / "run", **changes)
+    assert run(config, before=stop_in_validation) == [75]
+    assert run(config) == [0], said(config)
     assert faults.differences(whole, tmp_path / "run") == []
 
 

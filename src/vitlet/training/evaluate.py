@@ -61,7 +61,7 @@ def nothing() -> None:
     """Between batches, nobody wants anything."""
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference_mode: sharded weights are gathered into buffers that training then writes to
 def evaluate(
     classify: Callable[[Tensor], Tensor],
     loader: DataLoader[Any],
@@ -111,7 +111,7 @@ def score_answers(probabilities: Tensor, labels: Tensor) -> Scores:
     return evaluate(lambda logits: logits, answers, classes=classes, device=device, autocast=nullcontext)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def evaluate_tasks(
     objective: Callable[..., Outcome],
     loader: DataLoader[Any],
