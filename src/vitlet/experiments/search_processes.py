@@ -14,12 +14,10 @@ import torch
 
 from vitlet.config import RunConfig
 from vitlet.errors import InterruptedRunError, VitletError
+from vitlet.experiments.studies.scheduler import POLL
 from vitlet.processes import LAUNCHER
 from vitlet.training.files import write_atomically
 from vitlet.training.signals import Interrupts
-
-POLL = 0.2
-"""Seconds between two looks at the processes."""
 
 
 def train_together(runs: Mapping[Path, RunConfig]) -> None:
@@ -34,7 +32,7 @@ def train_together(runs: Mapping[Path, RunConfig]) -> None:
             if not (run / "result.json").is_file():
                 started[run] = _start(run, config, place, len(runs))
         while any(process.poll() is None for process in started.values()):
-            time.sleep(POLL)
+            time.sleep(POLL)  # a look at the processes now and then, as a study does
             if interrupts.pending():
                 for process in started.values():
                     process.send_signal(signal.SIGTERM)
