@@ -52,7 +52,7 @@ def run_config(program: str, about: str, words: list[str], **fixed: bool) -> tup
     choices = "nothing" if chosen.recipe or "task" in given else "tasks"
     choices = "all" if is_open(chosen, given) else choices
     if chosen.recipe is None and "init" in given:
-        given = _of_first_run(Path(str(given["init"])), given)
+        given = of_first_run(given)
     return RunConfig.from_dict(given, source=program), given, choices
 
 
@@ -103,10 +103,11 @@ def minutes_until(text: str, now: datetime | None = None) -> float:
     return (end - now).total_seconds() / 60
 
 
-def _of_first_run(run: Path, given: dict[str, Any]) -> dict[str, Any]:
+def of_first_run(given: dict[str, Any]) -> dict[str, Any]:
     """The settings with the model of the run that gives the first weights, where they name no other model."""
     from vitlet.config import RunConfig
 
+    run = Path(str(given["init"]))
     first = RunConfig.read(run / "config.yaml") if (run / "config.yaml").is_file() else {}
     if "job" in first or given.get("model", first.get("model")) != first.get("model"):
         return given

@@ -1,0 +1,129 @@
+"""Learning curves fitted on at most a quarter of the images against what was measured on all of them.
+
+    python benchmarks/learn_curve.py DATA_DIR
+
+Imagenette, CIFAR-10 and Flowers-102 (which is trained on its largest split, 6,149 images, and tested on the two
+others): nested subsets of 1/32 to all of the training images, three seeds up to a quarter, one or two above. Each size
+has the epochs that `vitlet train` takes for so many images, all of them times ``SHARE``; equal time would train small
+subsets to their end and cut large ones short, and the curve would show that instead of the images. Model and pixels are
+the smallest ones, to keep this cheap. Every finished run is a row of ``benchmarks/results/learn_curve.csv`` and is not
+run again; the fits are written to ``learn_curve.md``. DATA_DIR holds cifar10, flowers102-split and imagenette.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from timing import processor
+from vitlet.config import RunConfig
+from vitlet.data.images import Dataset, ImageSet, Joined
+from vitlet.data.preprocess import Preprocess
+from vitlet.data.sources import Request, load_dataset
+from vitlet.data.splits import keep
+from vitlet.data.store import Fit, Storing, keep_images
+from vitlet.training.choice import _epochs
+from vitlet.training.knowledge import knowledge
+from vitlet.training.loop import train
+
+RESULTS = Path(__file__).parent / "results"
+COLUMNS = ("dataset", "images", "parts", "seed", "epochs", "top1", "cpu_seconds", "processor")
+SHARE = 0.1
+"""Of the epochs of `vitlet train`, to keep it cheap."""
+
+PARTS = {32: 3, 16: 3, 8: 3, 4: 3, 2: 2, 1: 2}
+"""Seeds by the part of the training images: a 32nd, a 16th, ..., all."""
+
+DATASETS = {"imagenette": 48, "flowers102-split": 48, "cifar10": 24}
+"""Sides in pixels."""
+
+
+def decoded(data_dir: Path, name: str) -> Dataset:
+    """All images of a dataset in memory, at the sizes that training and test read them."""
+    source = str(data_dir / name) if name == "flowers102-split" else name
+    found = load_dataset(Request(source, data_dir=str(data_dir), val_fraction=0))
+    train, test = found.train, found.test
+    assert test is not None
+    if found.val is not None:
+        train, test = test, Joined((train, found.val))
+    side = DATASETS[name]
+    return Dataset(found.classes, _at(train, side * 3 // 2), None, _at(test, side), name)
+
+
+def _at(images: ImageSet, side: int) -> ImageSet:
+    fit = Fit(Preprocess((side, side), crop_pct=1.0, mean=[0.5] * 3, std=[0.5] * 3))
+    return keep_images(images, fit, Storing(3)).images
+
+
+def settings(name: str, images: int, seed: int) -> RunConfig:
+    """Of one run: the recipe of `vitlet train`, a smaller network, fewer epochs."""
+    rule = knowledge().rules[0].settings
+    side = DATASETS[name]
+    epochs = max(2, round(SHARE * _epochs(rule["epochs"], images)))
+    size = min(64, max(8, 1 << ((images // 8).bit_length() - 1)))
+    recipe = {key: rule[key] for key in ("opt", "lr", "weight_decay", "clip_grad", "aug", "model_ema")}
+    model = f"resnet_xs_for_{32 if side < 40 else 64}px"
+    ways = {"amp": True, "channels_last": True, "workers": 0, "checkpoint_epochs": None, "checkpoint_minutes": None}
+    return RunConfig(
+        data=name, model=model, img_size=(side, side), epochs=epochs, batch_size=size, seed=seed, crop_pct=1.0,
+        **recipe, **ways,
+    )  # fmt: skip
+
+
+def measure(data_dir: Path, file: Path, names: list[str]) -> None:
+    """Every run that has no row yet, small subsets first within a seed."""
+    torch.set_num_threads(1)
+    done = {(row["dataset"], int(row["parts"]), int(row["seed"])) for row in read(file)}
+    datasets: dict[str, Dataset] = {}
+    for seed in range(max(PARTS.values())):
+        for name in names:
+            for part, seeds in PARTS.items():
+                if seed >= seeds or (name, part, seed) in done or (name == "cifar10" and part < 4 and seed):
+                    continue
+                if name not in datasets:
+                    datasets[name] = decoded(data_dir, name)
+                dataset = datasets[name]
+                subset = replace(dataset, train=keep(dataset.train, fraction=1 / part, seed=seed))
+                config, began = settings(name, len(subset.train), seed), time.process_time()
+                with tempfile.TemporaryDirectory() as folder:
+                    result = train(replace(config, output=f"{folder}/run"), subset)
+                assert result.test is not None
+                row = (name, len(subset.train), part, seed, config.epochs, round(result.test.top1, 3))
+                append(file, (*row, round(time.process_time() - began, 1), processor()))
+                print(*row, flush=True)
+
+
+def append(file: Path, row: tuple[object, ...]) -> None:
+    """One more row."""
+    new = not file.is_file()
+    with file.open("a", newline="") as out:
+        writer = csv.writer(out)
+        writer.writerows([COLUMNS, row] if new else [row])
+
+
+def read(file: Path) -> list[dict[str, str]]:
+    """The rows so far."""
+    if not file.is_file():
+        return []
+    with file.open(newline="") as found:
+        return list(csv.DictReader(found))
+
+
+def main() -> None:
+    """Run what is missing, then fit."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data_dir", type=Path)
+    parser.add_argument("--datasets", nargs="+", default=list(DATASETS), choices=list(DATASETS))
+    parser.add_argument("--output", type=Path, default=RESULTS / "learn_curve.csv")
+    chosen = parser.parse_args()
+    measure(chosen.data_dir.resolve(), chosen.output, chosen.datasets)
+
+
+if __name__ == "__main__":
+    main()
