@@ -14,7 +14,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,38 +123,40 @@ class CurveFit:
             draws, (2 * OWN_NOISE) ** 2
         )  # fmt: skip
         variances = np.minimum(variances, 9 * max(observed, OWN_NOISE**2))
+        # a curve of few parameters need not be right everywhere: what lies far below the largest size counts less
+        away = DRIFT * errors * np.log2(1 / self._shares)
+        self._precision = 1 / (max(observed, OWN_NOISE**2) / counts + away**2)
         moved = errors + random.normal(size=(draws, len(errors))) * np.sqrt(variances[:, None] / counts)
-        self.weights, self.missed, _ = self._weigh(errors[None], counts, np.array([observed]))
-        self._draw(moved, counts, variances, random)
+        self.weights, self.missed, _ = self._weigh(errors[None], np.array([observed]) / counts[-1])
+        self._draw(moved, variances, counts[-1], random)
 
-    def _weigh(self, errors: Numbers, counts: Any, variances: Numbers) -> tuple[dict[str, float], float, Any]:
-        """Weights by how well each family predicts the largest size; of many rows of errors at once."""
-        misses = np.stack(
-            [
-                _curve(family, *fit_family(family, self._shares[:-1], errors[:, :-1], counts[:-1]), self._shares[-1:])[
-                    :, 0
-                ]
-                - errors[:, -1]
-                for family in FAMILIES.values()
-            ],
-            axis=1,
-        )  # (rows, families)
-        closeness = 1 / (misses**2 + (variances / counts[-1])[:, None] + OWN_NOISE**2)
+    def _weigh(self, errors: Numbers, variances: Numbers) -> tuple[dict[str, float], float, tuple[Numbers, Numbers]]:
+        """Weights by how well each family predicts the largest size, of many rows of errors at once.
+
+        Returns:
+            the mean weights by name, the miss of the first row in points, and of each row the weights
+            ``(rows, families)`` and the miss as a share of the error.
+        """
+        shares, last = self._shares, self._shares[-1:]
+        fits = [fit_family(each, shares[:-1], errors[:, :-1], self._precision[:-1]) for each in FAMILIES.values()]
+        predicted = [_curve(each, *fit, last)[:, 0] for each, fit in zip(FAMILIES.values(), fits, strict=True)]
+        misses = np.stack(predicted, axis=1) - errors[:, -1:]
+        closeness = 1 / (misses**2 + variances[:, None] + OWN_NOISE**2)
         weights = closeness / closeness.sum(1, keepdims=True)
         mean = {name: float(each) for name, each in zip(FAMILIES, weights.mean(0), strict=True)}
-        relative = (weights * misses).sum(1) / np.maximum(errors[:, -1], OWN_NOISE)
-        return mean, 100 * float((weights[0] * misses[0]).sum()), (weights, relative)
+        missed = (weights * misses).sum(1)
+        return mean, 100 * float(missed[0]), (weights, missed / np.maximum(errors[:, -1], OWN_NOISE))
 
-    def _draw(self, moved: Numbers, counts: Any, variances: Numbers, random: np.random.Generator) -> None:
-        _, _, (weights, relative) = self._weigh(moved, counts, variances)
-        doublings = math.log2(1 / self._shares[-2])
-        observed = np.abs(relative) / max(doublings, 0.5)
-        drift = np.sqrt((TRUST * DRIFT**2 + observed**2) / (TRUST + 1))
-        self._drift = random.normal(size=len(moved)) * np.minimum(drift, MOST_DRIFT)
+    def _draw(self, moved: Numbers, variances: Numbers, runs: int, random: np.random.Generator) -> None:
+        """A family for each row, its parameters, its drift per doubling, and the noise of a run."""
+        _, _, (weights, missed) = self._weigh(moved, variances / runs)
+        observed = np.abs(missed) / max(math.log2(1 / self._shares[-2]), 0.5)
+        drift = np.minimum(np.sqrt((TRUST * DRIFT**2 + observed**2) / (TRUST + 1)), MOST_DRIFT)
+        self._drift = random.normal(size=len(moved)) * drift
         self._run_noise = random.normal(size=len(moved)) * np.sqrt(variances)
-        places = (random.random((len(moved), 1)) > weights.cumsum(1)).sum(1).clip(0, len(FAMILIES) - 1)
-        self._chosen = places
-        self._fits = [fit_family(family, self._shares, moved, counts) for family in FAMILIES.values()]
+        places = (random.random((len(moved), 1)) > weights.cumsum(1)).sum(1)
+        self._chosen = np.minimum(places, len(FAMILIES) - 1)
+        self._fits = [fit_family(family, self._shares, moved, self._precision) for family in FAMILIES.values()]
 
     def errors(self, images: Sequence[float]) -> Numbers:
         """Errors as shares ``(draws, images)`` of each draw's curve, without the noise of a run."""
@@ -202,14 +203,16 @@ class CurveFit:
         return ImagesNeeded(target, value, low, high)
 
 
-def fit_family(family: Family, shares: Numbers, errors: Numbers, counts: Any) -> tuple[Numbers, Numbers, Numbers]:
+def fit_family(
+    family: Family, shares: Numbers, errors: Numbers, precision: Numbers
+) -> tuple[Numbers, Numbers, Numbers]:
     """Floor, scale and rate of the least weighted squares, for each row of errors ``(rows, sizes)``.
 
     For a given rate the curve is linear in floor and scale, so every rate of a grid is solved at once: no start values,
     nothing that does not converge.
     """
     shapes = np.stack([family.shape(shares, np.asarray(rate)) for rate in family.rates])  # (rates, sizes)
-    weight = counts / counts.sum()
+    weight = precision / precision.sum()
     mean_shape, mean_error = (shapes * weight).sum(1), (errors * weight).sum(1)
     without = np.maximum((errors @ (shapes * weight).T) / ((shapes**2) * weight).sum(1), 0.0)  # floor 0
     floor, scale = np.zeros_like(without), without
