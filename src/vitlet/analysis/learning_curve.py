@@ -38,7 +38,7 @@ TRUST = 3.0
 
 MOST_DRIFT = 0.3
 
-Numbers = NDArray[np.float64]
+_Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class Family:
         positive: as above.
     """
 
-    shape: Callable[[Numbers, Numbers], Numbers]
-    rates: Numbers
+    shape: Callable[[_Array, _Array], _Array]
+    rates: _Array
     floor: bool = True
     positive: bool = True
 
 
-FAMILIES: Mapping[str, Family] = {
+CURVE_FAMILIES: Mapping[str, Family] = {
     "power law": Family(lambda n, rate: n**-rate, np.geomspace(0.02, 2, 60), floor=False),
     "power law with a floor": Family(lambda n, rate: n**-rate, np.geomspace(0.05, 2, 60)),
     "exponential": Family(lambda n, rate: np.exp(-rate * n), np.geomspace(0.05, 20, 60)),
@@ -130,7 +130,7 @@ class CurveFit:
         self.weights, self.missed, _ = self._weigh(errors[None], np.array([observed]) / counts[-1])
         self._draw(moved, variances, counts[-1], random)
 
-    def _weigh(self, errors: Numbers, variances: Numbers) -> tuple[dict[str, float], float, tuple[Numbers, Numbers]]:
+    def _weigh(self, errors: _Array, variances: _Array) -> tuple[dict[str, float], float, tuple[_Array, _Array]]:
         """Weights by how well each family predicts the largest size, of many rows of errors at once.
 
         Returns:
@@ -138,16 +138,16 @@ class CurveFit:
             ``(rows, families)`` and the miss as a share of the error.
         """
         shares, last = self._shares, self._shares[-1:]
-        fits = [fit_family(each, shares[:-1], errors[:, :-1], self._precision[:-1]) for each in FAMILIES.values()]
-        predicted = [_curve(each, *fit, last)[:, 0] for each, fit in zip(FAMILIES.values(), fits, strict=True)]
+        fits = [fit_family(each, shares[:-1], errors[:, :-1], self._precision[:-1]) for each in CURVE_FAMILIES.values()]
+        predicted = [_curve(each, *fit, last)[:, 0] for each, fit in zip(CURVE_FAMILIES.values(), fits, strict=True)]
         misses = np.stack(predicted, axis=1) - errors[:, -1:]
         closeness = 1 / (misses**2 + variances[:, None] + OWN_NOISE**2)
         weights = closeness / closeness.sum(1, keepdims=True)
-        mean = {name: float(each) for name, each in zip(FAMILIES, weights.mean(0), strict=True)}
+        mean = {name: float(each) for name, each in zip(CURVE_FAMILIES, weights.mean(0), strict=True)}
         missed = (weights * misses).sum(1)
         return mean, 100 * float(missed[0]), (weights, missed / np.maximum(errors[:, -1], OWN_NOISE))
 
-    def _draw(self, moved: Numbers, variances: Numbers, runs: int, random: np.random.Generator) -> None:
+    def _draw(self, moved: _Array, variances: _Array, runs: int, random: np.random.Generator) -> None:
         """A family for each row, its parameters, its drift per doubling, and the noise of a run."""
         _, _, (weights, missed) = self._weigh(moved, variances / runs)
         observed = np.abs(missed) / max(math.log2(1 / self._shares[-2]), 0.5)
@@ -155,10 +155,10 @@ class CurveFit:
         self._drift = random.normal(size=len(moved)) * drift
         self._run_noise = random.normal(size=len(moved)) * np.sqrt(variances)
         places = (random.random((len(moved), 1)) > weights.cumsum(1)).sum(1)
-        self._chosen = np.minimum(places, len(FAMILIES) - 1)
-        self._fits = [fit_family(family, self._shares, moved, self._precision) for family in FAMILIES.values()]
+        self._chosen = np.minimum(places, len(CURVE_FAMILIES) - 1)
+        self._fits = [fit_family(family, self._shares, moved, self._precision) for family in CURVE_FAMILIES.values()]
 
-    def errors(self, images: Sequence[float]) -> Numbers:
+    def errors(self, images: Sequence[float]) -> _Array:
         """Errors as shares ``(draws, images)`` of each draw's curve, without the noise of a run."""
         largest = self.sizes[-1]
         if max(images) > FARTHEST * largest * 1.0001:
@@ -168,18 +168,20 @@ class CurveFit:
             )
         shares = np.asarray(images, np.float64) / largest
         every = np.stack(
-            [_curve(family, *fit, shares) for family, fit in zip(FAMILIES.values(), self._fits, strict=True)]
+            [_curve(family, *fit, shares) for family, fit in zip(CURVE_FAMILIES.values(), self._fits, strict=True)]
         )
         own = every[self._chosen, np.arange(every.shape[1])]
         drift = self._drift[:, None] * np.log2(np.maximum(shares, 1.0))
         at_most = np.where(shares > 1, self._at_largest()[:, None], 1.0)  # more images do not harm
-        return np.clip(own * np.exp(drift), 0.0, at_most)
+        found: _Array = np.clip(own * np.exp(drift), 0.0, at_most)
+        return found
 
-    def _at_largest(self) -> Numbers:
+    def _at_largest(self) -> _Array:
         """The error of each draw's curve at the most images that were measured."""
-        fits = zip(FAMILIES.values(), self._fits, strict=True)
+        fits = zip(CURVE_FAMILIES.values(), self._fits, strict=True)
         every = np.stack([_curve(family, *fit, np.ones(1))[:, 0] for family, fit in fits])
-        return every[self._chosen, np.arange(every.shape[1])]
+        found: _Array = every[self._chosen, np.arange(every.shape[1])]
+        return found
 
     def accuracy(self, images: float) -> Interval:
         """Accuracy in percent of one run on so many images, with its 95 % interval."""
@@ -203,9 +205,7 @@ class CurveFit:
         return ImagesNeeded(target, value, low, high)
 
 
-def fit_family(
-    family: Family, shares: Numbers, errors: Numbers, precision: Numbers
-) -> tuple[Numbers, Numbers, Numbers]:
+def fit_family(family: Family, shares: _Array, errors: _Array, precision: _Array) -> tuple[_Array, _Array, _Array]:
     """Floor, scale and rate of the least weighted squares, for each row of errors ``(rows, sizes)``.
 
     For a given rate the curve is linear in floor and scale, so every rate of a grid is solved at once: no start values,
@@ -228,13 +228,13 @@ def fit_family(
     return floor[rows, best], scale[rows, best], family.rates[best]
 
 
-def _curve(family: Family, floor: Numbers, scale: Numbers, rate: Numbers, shares: Numbers) -> Numbers:
+def _curve(family: Family, floor: _Array, scale: _Array, rate: _Array, shares: _Array) -> _Array:
     """Errors ``(rows, sizes)`` between 0 and 1."""
     found = floor[:, None] + scale[:, None] * family.shape(shares[None], rate[:, None])
     return np.clip(found, 0.0, 1.0)
 
 
-def _interval(values: Numbers) -> Interval:
+def _interval(values: _Array) -> Interval:
     low, middle, high = np.quantile(values, [0.025, 0.5, 0.975])
     return Interval(float(middle), float(low), float(high))
 

@@ -16,10 +16,10 @@ from vitlet.data.images import ImageSet, Subset
 from vitlet.errors import VitletError
 from vitlet.inference.predict import Predictor
 
-UNSURE = 0.2
+DOUBT_MARGIN = 0.2
 """Margin below which two classes are said to be in doubt."""
 
-Numbers = NDArray[np.float32]
+_Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Suggestion:
         predicted: the most likely class.
         probability: of that class.
         margin: how much more likely it is than the second.
-        stands_for: images of the pool that are nearer to this one than to the others on the list, itself included.
+        stands_for: uncertain images of the pool that are nearer to this one than to others on the list, with itself.
         why: in words.
     """
 
@@ -47,8 +47,10 @@ class Suggestion:
     why: str
 
 
-def diverse_batch(probabilities: Numbers, features: Numbers, count: int, seed: int) -> tuple[list[int], list[int]]:
+def diverse_batch(probabilities: _Floats, features: _Floats, count: int, seed: int) -> tuple[list[int], list[int]]:
     """Rows of ``count`` images by k-means++ on gradients, and of every image the place of the nearest of these.
+
+    The place is -1 where no gradient at all is nearer: of images that the model is certain about.
 
     Gradients are never written out: the product of two is the product of their classes' parts times that of their
     features' parts.
@@ -66,8 +68,8 @@ def diverse_batch(probabilities: Numbers, features: Numbers, count: int, seed: i
     scaled /= np.maximum(np.linalg.norm(scaled, axis=1, keepdims=True), 1e-6)
     lengths = (errors**2).sum(1) * (scaled**2).sum(1)
     chosen = [int(lengths.argmax())]
-    nearest = np.full(len(errors), np.inf)
-    owner = np.zeros(len(errors), dtype=np.int64)
+    nearest = lengths.copy()  # from the origin, which counts as chosen: what is certain would teach nothing
+    owner = np.full(len(errors), -1)
     free = np.ones(len(errors), dtype=bool)
     while True:
         last = chosen[-1]
@@ -105,7 +107,7 @@ def suggest(
     found, features = predictor.describe(Subset(pool, indices), batch_size=batch_size)
     probabilities = found.numpy()
     chosen, owners = diverse_batch(probabilities, features.numpy(), count, seed)
-    sizes = np.bincount(owners, minlength=count)
+    sizes = np.bincount([owner for owner in owners if owner >= 0], minlength=count)
     order = np.argsort(-probabilities, axis=1, kind="stable")
     suggestions = []
     for rank, row in enumerate(chosen):
@@ -113,7 +115,7 @@ def suggest(
         probability = float(probabilities[row, first])
         margin = probability - float(probabilities[row, second])
         names = predictor.classes[first], predictor.classes[second]
-        doubt = f"{names[0]} or {names[1]}?" if margin < UNSURE else f"probably {names[0]}"
+        doubt = f"{names[0]} or {names[1]}?" if margin < DOUBT_MARGIN else f"probably {names[0]}"
         alike = int(sizes[rank]) - 1
         why = f"{doubt} ({alike} similar)" if alike else f"{doubt} (unlike the others)"
         index = indices[row]

@@ -3,14 +3,17 @@ times as many would bring, how many a target takes, and whether more epochs or a
 
 from __future__ import annotations
 
-import json
+from typing import TYPE_CHECKING
 
-from vitlet.cli.commands.train import is_open, of_first_run
+from vitlet.cli.commands.train import is_open, of_first_run, require_sources
 from vitlet.cli.flags import Parser, add_run_flags, run_settings
 from vitlet.errors import VitletError
 from vitlet.values import coerce
 
-AFTER = """\
+if TYPE_CHECKING:
+    from vitlet.config import RunConfig
+
+ON_LENGTH = """\
 --minutes is the time of all runs together [20]: every size gets the same share of the epochs that `vitlet train` takes
 for so many images. With --epochs every run has so many, and there is no limit. With --init and --freeze a linear
 classifier on frozen features is measured instead, in seconds. Stopped, the same command with --output goes on."""
@@ -18,15 +21,14 @@ classifier on frozen features is measured instead, in seconds. Stopped, the same
 
 def run(words: list[str]) -> int:
     """Run the command."""
-    parser = Parser("vitlet learn-curve", __doc__, epilog=AFTER)
+    parser = Parser("vitlet learn-curve", __doc__, epilog=ON_LENGTH)
     parser.add_argument("--target", type=float, metavar="PERCENT", help="accuracy to find the number of images for")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each size [3]")
     about = "images that accuracy is measured on [val]"
     parser.add_argument("--split", choices=("val", "test"), default="val", help=about)
-    parser.add_usual("--json")
     add_run_flags(parser)
     chosen = parser.parse_all(words)
-    own = {name: vars(chosen).pop(name) for name in ("target", "seeds", "split", "json")}
+    own = {name: vars(chosen).pop(name) for name in ("target", "seeds", "split")}
     if own["target"] is not None and not 0 < own["target"] < 100:
         raise VitletError(f"target is {own['target']:g}; it must be a percentage above 0 and below 100.")
     if own["seeds"] < 1:
@@ -44,34 +46,30 @@ def run(words: list[str]) -> int:
 
     config = RunConfig.from_dict(given, source="vitlet learn-curve")
     _refuse(config)
+    require_sources(config)
     from vitlet.cli.summary import say
     from vitlet.experiments.learn_curve.curve import CurveRequest, LearnCurve, open_curve
     from vitlet.experiments.learn_curve.record import PICTURE
     from vitlet.training.choice import choose
     from vitlet.training.clock import Stopwatch
 
-    watch, tell = Stopwatch.of_process(), (lambda line: None) if own["json"] else say
+    watch = Stopwatch.of_process()
     choice = choose(config, given) if opened else None
     for line in choice.lines if choice else ():
-        tell(line)
+        say(line)
     config = choice.config if choice else config
     limit = None if "epochs" in given else minutes
     request = CurveRequest(config, given, choice, limit, own["seeds"], own["split"], own["target"])
     path, record = open_curve(request, watch)
-    record = LearnCurve(path, record, request, watch, tell).run()
-    if own["json"]:
-        print(json.dumps(record.answer, indent=2))
+    record = LearnCurve(path, record, request, watch, say).run()
     for line in record.answer["lines"]:
-        tell(line)
-    tell(f"learning curve: {path}, picture: {path / PICTURE}")
+        say(line)
+    say(f"learning curve: {path}, picture: {path / PICTURE}")
     return 0
 
 
-def _refuse(config: object) -> None:
+def _refuse(config: RunConfig) -> None:
     """Settings that have no meaning here."""
-    from vitlet.config import RunConfig
-
-    assert isinstance(config, RunConfig)
     if config.pretrain or config.resume or config.cpu_minutes is not None or (config.nproc or 1) > 1:
         raise VitletError(
             "learn-curve trains classifiers from the start in one process; leave out --pretrain, --resume,"

@@ -8,7 +8,7 @@ from pathlib import Path
 from vitlet.cli.flags import Parser
 from vitlet.errors import SkippedImagesError, VitletError
 
-AFTER = """\
+ON_POOL = """\
 POOL is as IMAGE of `vitlet predict`: files, a folder (looked through to the bottom), a pattern in quotes, or - for a
 list on standard input; or one zip or tar file. Images that the run's data holds already, by content, and copies inside
 the pool are left out. Exit code: 0; 2 if nothing could be done; 3 if some images could not be read."""
@@ -16,7 +16,7 @@ the pool are left out. Exit code: 0; 2 if nothing could be done; 3 if some image
 
 def run(words: list[str]) -> int:
     """Run the command."""
-    parser = Parser("vitlet suggest", __doc__, epilog=AFTER)
+    parser = Parser("vitlet suggest", __doc__, epilog=ON_POOL)
     parser.add_usual("run")
     parser.add_argument("pool", metavar="POOL", nargs="+", help="images without labels")
     parser.add_argument("-n", "--count", type=int, default=100, help="images to suggest [100]")

@@ -118,7 +118,7 @@ def of_first_run(given: dict[str, Any]) -> dict[str, Any]:
     return {**taken, **given}
 
 
-def _require_sources(config: RunConfig) -> None:
+def require_sources(config: RunConfig) -> None:
     """Refuse data and weights that are not there before torch is imported, which takes seconds."""
     from vitlet.data.named import require_data
 
@@ -193,7 +193,7 @@ def start(config: RunConfig, command: list[str], given: dict[str, Any], choices:
         choices: what is left to us, as `run_config` says.
     """
     if config.resume is None:
-        _require_sources(config)
+        require_sources(config)
     process = this_process()
     if (config.nproc or 1) > 1 and not process.launched:
         from vitlet.training.launch import launch

@@ -1,14 +1,15 @@
-"""Which images of a pool are new: not among labelled images, each picture once, and readable."""
+"""Which images of a pool are new: not among labelled images, each picture once, and readable.
+
+Pixels decide, not files: a copy in another lossless format is a copy. Near copies stay in; small images of one kind,
+such as digits, are near copies of each other by nature, and a choice that looks for diversity takes few of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from vitlet.data.images import ImageSet
-from vitlet.data.scan.duplicates import find_copies
 from vitlet.data.scan.measure import ImageFacts, OnProgress, measure_sets
 
 POOL = "pool"
@@ -20,7 +21,7 @@ class NewImages:
 
     Attributes:
         indices: of the new images, the first of each picture.
-        known: images that are copies of labelled ones, exact or near.
+        known: images whose pixels are those of a labelled one.
         repeated: further copies inside the pool.
         unreadable: images that cannot be read, each with the reason.
     """
@@ -44,20 +45,14 @@ def new_images(
     """
     sets = {**labelled, POOL: pool}
     measured = measure_sets(sets, channels, workers=0, progress=progress)
-    found = [(name, index, item) for name in sets for index, item in enumerate(measured[name])]
-    facts = [(name, index, item) for name, index, item in found if isinstance(item, ImageFacts)]
-    unreadable = tuple((index, item) for name, index, item in found if name == POOL and isinstance(item, str))
-    if not facts:
-        return NewImages((), (), (), unreadable)
-    digests = np.frombuffer(b"".join(item.digest for _, _, item in facts), dtype=np.uint64).reshape(-1, 2)
-    grids, thumbnails = (np.stack([getattr(item, key) for _, _, item in facts]) for key in ("grid", "thumbnail"))
-    known: set[int] = set()
-    repeated: set[int] = set()
-    for group in find_copies(digests, grids, thumbnails).groups:
-        own = [facts[member][1] for member in group.members if facts[member][0] == POOL]
-        if len(own) < len(group.members):
-            known |= set(own)
-        else:
-            repeated |= set(own[1:])
-    left = [index for name, index, _ in facts if name == POOL and index not in known | repeated]
-    return NewImages(tuple(left), tuple(sorted(known)), tuple(sorted(repeated)), unreadable)
+    unreadable = tuple((index, item) for index, item in enumerate(measured[POOL]) if isinstance(item, str))
+    labels = {item.digest for name in labelled for item in measured[name] if isinstance(item, ImageFacts)}
+    left: dict[bytes, int] = {}
+    known, repeated = [], []
+    for index, item in enumerate(measured[POOL]):
+        if isinstance(item, ImageFacts):
+            if item.digest in labels:
+                known.append(index)
+            elif left.setdefault(item.digest, index) != index:
+                repeated.append(index)
+    return NewImages(tuple(left.values()), tuple(known), tuple(repeated), unreadable)

@@ -8,22 +8,26 @@ from dataclasses import asdict
 from typing import Any
 
 from vitlet.analysis.learning_curve import FARTHEST, CurveFit, ImagesNeeded
-from vitlet.experiments.learn_curve.record import CurveRecord, Kind
+from vitlet.experiments.learn_curve.record import CurveRecord, RunKind
 from vitlet.statistics import NORMAL, Interval, wilson
 
 FEW_TESTED = 3.0
 """Points of the half width of an accuracy's interval from which on the number of held-out images is remarked."""
 
-WORDS: Mapping[Kind, str] = {"size": "twice the images", "epochs": "twice the epochs", "model": "the next larger model"}
+WORDS: Mapping[RunKind, str] = {
+    "size": "twice the images",
+    "epochs": "twice the epochs",
+    "model": "the next larger model",
+}
 
 
 def answer_of(record: CurveRecord, fit: CurveFit, target: float | None) -> dict[str, Any]:
     """Plain values for the record, and the sentences."""
     largest = fit.sizes[-1]
     ahead = {factor: fit.accuracy(factor * largest) for factor in (2, FARTHEST)}
-    gains = {"size": fit.gain(2 * largest)} | {
-        kind: gain for kind in ("epochs", "model") if (gain := other_gain(record, fit, kind)) is not None
-    }
+    gains: dict[RunKind, Interval] = {"size": fit.gain(2 * largest)}
+    others: tuple[RunKind, ...] = ("epochs", "model")
+    gains |= {kind: gain for kind in others if (gain := other_gain(record, fit, kind)) is not None}
     needed = None if target is None else fit.images_for(target)
     return {
         "sizes": list(fit.sizes),
@@ -38,7 +42,7 @@ def answer_of(record: CurveRecord, fit: CurveFit, target: float | None) -> dict[
     }
 
 
-def other_gain(record: CurveRecord, fit: CurveFit, kind: Kind) -> Interval | None:
+def other_gain(record: CurveRecord, fit: CurveFit, kind: RunKind) -> Interval | None:
     """Points that more epochs, or a larger model, brought on all images; its interval is that of the seeds' noise."""
     pairs = record.pairs(kind)
     if not pairs:
@@ -78,7 +82,7 @@ def _target(fit: CurveFit, needed: ImagesNeeded | None) -> list[str]:
     return [*lines, f"collect in rounds: up to {step:,} images first, then run this again on all of them"]
 
 
-def _worth(gains: Mapping[Kind, Interval]) -> list[str]:
+def _worth(gains: Mapping[RunKind, Interval]) -> list[str]:
     """The gains side by side, and which is the largest as far as the intervals can tell."""
     shown = [f"{WORDS[kind]} {gain.value:+.1f} ({gain.low:+.1f} to {gain.high:+.1f})" for kind, gain in gains.items()]
     lines = [f"worth in points: {'; '.join(shown)}"]

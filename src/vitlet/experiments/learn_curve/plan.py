@@ -14,14 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import timm
-
 from vitlet.config import RunConfig
 from vitlet.data.images import Dataset, ImageSet
 from vitlet.data.shards import ShardStream
 from vitlet.errors import VitletError
 from vitlet.experiments.learn_curve.record import PlannedRun
 from vitlet.experiments.portfolio import SIZES
+from vitlet.models.small_list import small_names
 from vitlet.pictures import spaced
 from vitlet.training.budget import Speed, mean_cost
 from vitlet.training.choice import Choice, completed
@@ -44,7 +43,7 @@ EPOCH_SECONDS = 0.1
 """Of an epoch beside its steps: numbers and weights are written."""
 
 START_SECONDS = 1.0
-READ = 32
+READ_IMAGES = 32
 """Images that are read to see how long that takes."""
 
 
@@ -105,12 +104,12 @@ def larger_model(name: str) -> str | None:
     if match is None or match[2] == SIZES[-1]:
         return None
     larger = f"{match[1]}{SIZES[SIZES.index(match[2]) + 1]}{match[3]}"
-    return larger if timm.is_model(larger) else None
+    return larger if larger in small_names() else None
 
 
 def measured_costs(job: ImageJob, speed: Speed, dataset: Dataset) -> Costs:
     """From a speed test of a run on all images, and the time that it takes to read some of them."""
-    sample, began = spaced(len(dataset.train), READ), time.monotonic()
+    sample, began = spaced(len(dataset.train), READ_IMAGES), time.monotonic()
     for index in sample:
         dataset.train.image(index, job.config.in_chans)
     reading = (time.monotonic() - began) / len(sample)

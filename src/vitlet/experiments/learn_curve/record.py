@@ -20,7 +20,7 @@ from vitlet.errors import VitletError
 CURVE_FILE = "curve.json"
 PICTURE = "curve.png"
 
-Kind = Literal["size", "epochs", "model"]
+RunKind = Literal["size", "epochs", "model"]
 """A run on a subset, or one on all images with twice the epochs, or with a larger model."""
 
 
@@ -28,7 +28,7 @@ Kind = Literal["size", "epochs", "model"]
 class PlannedRun:
     """What is to be trained: a share of the training images, a seed, epochs (0: frozen features) and a model."""
 
-    kind: Kind
+    kind: RunKind
     share: float
     seed: int
     epochs: int
@@ -48,7 +48,7 @@ class MeasuredCurveRun:
     """What a planned run came to: training images, accuracy in percent on so many images, seconds that it took."""
 
     name: str
-    kind: Kind
+    kind: RunKind
     images: int
     seed: int
     epochs: int
@@ -92,7 +92,7 @@ class CurveRecord:
         """The runs on subsets."""
         return [CurvePoint(run.images, run.seed, run.accuracy) for run in self.runs if run.kind == "size"]
 
-    def pairs(self, kind: Kind) -> list[tuple[MeasuredCurveRun, MeasuredCurveRun]]:
+    def pairs(self, kind: RunKind) -> list[tuple[MeasuredCurveRun, MeasuredCurveRun]]:
         """Runs of this kind, each with the plain run on all images of the same seed."""
         largest = max((run.images for run in self.runs if run.kind == "size"), default=0)
         plain = {run.seed: run for run in self.runs if run.kind == "size" and run.images == largest}
