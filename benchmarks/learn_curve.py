@@ -14,14 +14,17 @@ from __future__ import annotations
 
 import argparse
 import csv
+import datetime
 import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from timing import processor
+from vitlet.analysis.learning_curve import CurveFit, CurvePoint
 from vitlet.config import RunConfig
 from vitlet.data.images import Dataset, ImageSet, Joined
 from vitlet.data.preprocess import Preprocess
@@ -115,14 +118,78 @@ def read(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(found))
 
 
+def report(file: Path) -> str:
+    """Measured accuracies, and for every four sizes in a row what they say of twice and four times the largest."""
+    rows = read(file)
+    table = ["| dataset | images | runs | epochs | test top-1 %, mean |", "|---|---|---|---|---|"]
+    fits = [
+        "| dataset | fitted on | times | images | expected, 95 % interval | measured | off by | covered |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    found: list[tuple[float, bool, int, int]] = []
+    for name in DATASETS:
+        runs = {part: [row for row in rows if row["dataset"] == name and int(row["parts"]) == part] for part in PARTS}
+        runs = {part: mine for part, mine in runs.items() if mine}
+        sizes = {part: round(float(np.mean([int(row["images"]) for row in mine]))) for part, mine in runs.items()}
+        means = {part: float(np.mean([float(row["top1"]) for row in mine])) for part, mine in runs.items()}
+        for part, mine in runs.items():
+            table.append(f"| {name} | {sizes[part]:,} | {len(mine)} | {mine[0]['epochs']} | {means[part]:.2f} |")
+        for used in (list(runs)[first : first + 4] for first in range(len(runs) - 4)):
+            points = [
+                CurvePoint(sizes[part], int(row["seed"]), float(row["top1"])) for part in used for row in runs[part]
+            ]
+            fit = CurveFit(points)
+            for factor in (2, 4):
+                if (part := used[-1] // factor) in runs:
+                    expected, off = fit.accuracy(min(sizes[part], 4 * sizes[used[-1]])), 0.0
+                    off = expected.value - means[part]
+                    covered = expected.low <= means[part] <= expected.high
+                    found.append((abs(off), covered, factor, used[-1]))
+                    span = f"{sizes[used[0]]:,} to {sizes[used[-1]]:,}"
+                    shown = f"{expected.percent()} | {means[part]:.1f} | {off:+.1f} | {'yes' if covered else 'no'}"
+                    fits.append(f"| {name} | {span} | {factor} | {sizes[part]:,} | {shown} |")
+    lines = [*fits, "", *_summary(found), "", *table, "", _missing(rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _summary(found: list[tuple[float, bool, int, int]]) -> list[str]:
+    """How often the interval covers, and how far the middle is off."""
+    lines = []
+    groups = {
+        "a quarter of the images, at all of them": [each for each in found if each[2:] == (4, 4)],
+        "all rows": found,
+    }
+    for what, mine in groups.items():
+        if mine:
+            off, covered = [each[0] for each in mine], sum(each[1] for each in mine)
+            shown = (
+                f"{covered} of {len(mine)} intervals cover what was measured, median error {np.median(off):.1f} points"
+            )
+            lines.append(f"- {what}: {shown}, largest {max(off):.1f}.")
+    return lines
+
+
+def _missing(rows: list[dict[str, str]]) -> str:
+    done = {(row["dataset"], int(row["parts"]), int(row["seed"])) for row in rows}
+    planned = {(name, part, seed) for name in DATASETS for part, seeds in PARTS.items() for seed in range(seeds)}
+    left = sorted(f"{name} 1/{part} seed {seed}" for name, part, seed in planned - done)
+    return f"Not run: {', '.join(left)}." if left else "Every planned run was run."
+
+
 def main() -> None:
     """Run what is missing, then fit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data_dir", type=Path)
     parser.add_argument("--datasets", nargs="+", default=list(DATASETS), choices=list(DATASETS))
+    parser.add_argument("--fit-only", action="store_true", help="train nothing: fit the rows that are there")
     parser.add_argument("--output", type=Path, default=RESULTS / "learn_curve.csv")
     chosen = parser.parse_args()
-    measure(chosen.data_dir.resolve(), chosen.output, chosen.datasets)
+    if not chosen.fit_only:
+        measure(chosen.data_dir.resolve(), chosen.output, chosen.datasets)
+    about = (__doc__ or "").replace("    python", "`python").replace("DATA_DIR\n", "DATA_DIR`\n", 1)
+    place = f"{datetime.date.today()}; {processor()}, one thread; torch {torch.__version__}."
+    chosen.output.with_suffix(".md").write_text(f"# {about}\n{place}\n\n{report(chosen.output)}")
+    print(report(chosen.output))
 
 
 if __name__ == "__main__":

@@ -100,19 +100,28 @@ def report(file: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    """Run what is missing, then write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data_dir", type=Path)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--work", type=Path, default=Path("runs/suggest"))
-    parser.add_argument("--output", type=Path, default=RESULTS / "suggest.csv")
-    chosen = parser.parse_args()
+def run_all(chosen: argparse.Namespace) -> None:
+    """Every run that has no row yet."""
     torch.set_num_threads(1)
     dataset = decoded(chosen.data_dir.resolve(), "cifar10")
     for seed in range(chosen.seeds):
         for arm in ARMS:
             rounds(dataset, arm, seed, chosen.output, chosen.work)
+
+
+def main() -> None:
+    """Run what is missing, then write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data_dir", type=Path)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument(
+        "--table-only", action="store_true", help="train nothing: write the table of the rows there are"
+    )
+    parser.add_argument("--work", type=Path, default=Path("runs/suggest"))
+    parser.add_argument("--output", type=Path, default=RESULTS / "suggest.csv")
+    chosen = parser.parse_args()
+    if not chosen.table_only:
+        run_all(chosen)
     about = (__doc__ or "").replace("    python", "`python").replace("DATA_DIR\n", "DATA_DIR`\n", 1)
     place = f"{datetime.date.today()}; {processor()}, one thread; torch {torch.__version__}."
     text = f"# {about}\n{place} Test accuracy in percent, 10,000 images.\n\n{report(chosen.output)}"

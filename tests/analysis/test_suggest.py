@@ -83,7 +83,8 @@ def test_any_are_taken_where_all_are_alike() -> None:
 def test_known_repeated_and_broken_images_are_told_apart(data: Path, pool: Path) -> None:
     paths = sorted(pool.iterdir())
     again = pool / "again.bmp"
-    Image.open(paths[0]).save(again)  # the same pixels in another file
+    with Image.open(paths[0]) as opened:
+        opened.save(again)  # the same pixels in another file
     (pool / "broken.png").write_bytes(b"nothing")
     shutil.copy(data / "digit 1" / "000.png", pool / "labelled.png")
     files = (*paths, again, pool / "broken.png", pool / "labelled.png")
@@ -106,7 +107,8 @@ def test_the_command_writes_a_list_and_a_picture(
     assert len({row["image"] for row in found}) == 4 and all(Path(row["image"]).is_file() for row in found)
     assert 4 <= sum(int(row["stands_for"]) for row in found) <= 10
     assert {row["predicted"] for row in found} <= {"digit 0", "digit 1", "digit 2"}
-    assert Image.open(output.with_suffix(".png")).width > 500
+    with Image.open(output.with_suffix(".png")) as sheet:
+        assert sheet.width > 500
     assert main(["suggest", str(run), str(pool), "-n", "4", "--output", str(output), "--device", "cpu"]) == 0
     assert output.read_text(encoding="utf-8") == first
     assert main(["suggest", str(run), str(pool), "-n", "3", "--output", str(output), "--device", "cpu"]) == 0

@@ -1,11 +1,12 @@
 """Accuracy as a function of the number of training images: fitted on nested subsets, extrapolated with an interval.
 
-Four families of curves of the error are fitted (a power law without and with a floor, an exponential with a floor, a
-logarithm); each counts by how well it predicts the largest size from the smaller ones. A single one cannot be trusted:
-plain power laws overestimate what few images need (Jain et al., CVPR 2023), and which family fits is not known before
-(Mahmood et al., CVPR 2022). The interval is that of many draws. Each draw moves the measured means by the noise of the
-seeds, fits and weighs all families again, takes one of them by its weight, and lets it drift from the curve with every
-doubling of the images by about as much as the prediction of the largest size was off.
+Five families of curves of the error are fitted (a power law without and with a floor, an exponential with a floor, a
+logarithm, a sigmoid of the logarithm); each counts by how well it predicts the largest size from the smaller ones. A
+single one cannot be trusted: plain power laws overestimate what few images need (Jain et al., CVPR 2023), and which
+family fits is not known before (Mahmood et al., CVPR 2022). The interval is that of many draws. Each draw moves the
+measured means by the noise of the seeds, fits and weighs all families again, takes one of them by its weight, and lets
+it drift from the curve with every doubling of the images by about as much as the prediction of the largest size was
+off.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,28 +45,36 @@ _Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Family:
-    """Curves ``error(n) = floor + scale * shape(n / N, rate)``, of which scale and floor are found by least squares.
+    """Curves ``error(n) = floor + scale * shape(n / N)``, of which scale and floor are found by least squares.
 
     Attributes:
-        shape: a function of the images as a share of the most that were measured, and of the rate.
-        rates: values of the rate that are tried.
+        shape: a function of the images as a share of the most that were measured, and of further parameters.
+        grid: values of these parameters that are tried, an array of equal length for each.
         floor: whether there is a floor; it is 0 or more where ``positive``.
         positive: as above.
     """
 
-    shape: Callable[[_Array, _Array], _Array]
-    rates: _Array
+    shape: Callable[..., _Array]
+    grid: tuple[_Array, ...]
     floor: bool = True
     positive: bool = True
 
+    def at(self, shares: _Array, places: Any) -> _Array:
+        """Shapes ``(places, shares)`` with the parameters at these places of the grid."""
+        return self.shape(shares[None], *(each[places][:, None] for each in self.grid))
+
+
+_MIDDLES, _SLOPES = (each.reshape(-1) for each in np.meshgrid(np.geomspace(0.02, 50, 24), np.geomspace(0.2, 2, 16)))
 
 CURVE_FAMILIES: Mapping[str, Family] = {
-    "power law": Family(lambda n, rate: n**-rate, np.geomspace(0.02, 2, 60), floor=False),
-    "power law with a floor": Family(lambda n, rate: n**-rate, np.geomspace(0.05, 2, 60)),
-    "exponential": Family(lambda n, rate: np.exp(-rate * n), np.geomspace(0.05, 20, 60)),
-    "logarithm": Family(lambda n, rate: -np.log(n) * rate, np.ones(1), positive=False),
+    "power law": Family(lambda n, rate: n**-rate, (np.geomspace(0.02, 2, 60),), floor=False),
+    "power law with a floor": Family(lambda n, rate: n**-rate, (np.geomspace(0.05, 2, 60),)),
+    "exponential": Family(lambda n, rate: np.exp(-rate * n), (np.geomspace(0.05, 20, 60),)),
+    "logarithm": Family(lambda n, rate: -np.log(n) * rate, (np.ones(1),), positive=False),
+    "sigmoid": Family(lambda n, middle, slope: 1 / (1 + (n / middle) ** slope), (_MIDDLES, _SLOPES), floor=False),
 }
-"""By name. The logarithm falls forever, so an error that it predicts is cut at 0 as all are."""
+"""By name. The logarithm falls forever, so an error that it predicts is cut at 0 as all are. The sigmoid is that of
+log(n): with many classes and few images of each, accuracy rises slowly first, which no other family follows."""
 
 
 @dataclass(frozen=True)
@@ -205,13 +215,13 @@ class CurveFit:
         return ImagesNeeded(target, value, low, high)
 
 
-def fit_family(family: Family, shares: _Array, errors: _Array, precision: _Array) -> tuple[_Array, _Array, _Array]:
-    """Floor, scale and rate of the least weighted squares, for each row of errors ``(rows, sizes)``.
+def fit_family(family: Family, shares: _Array, errors: _Array, precision: _Array) -> tuple[_Array, _Array, Any]:
+    """Floor, scale and place in the grid of the least weighted squares, for each row of errors ``(rows, sizes)``.
 
-    For a given rate the curve is linear in floor and scale, so every rate of a grid is solved at once: no start values,
+    For given parameters the curve is linear in floor and scale, so the whole grid is solved at once: no start values,
     nothing that does not converge.
     """
-    shapes = np.stack([family.shape(shares, np.asarray(rate)) for rate in family.rates])  # (rates, sizes)
+    shapes = family.at(shares, np.arange(len(family.grid[0])))  # (grid, sizes)
     weight = precision / precision.sum()
     mean_shape, mean_error = (shapes * weight).sum(1), (errors * weight).sum(1)
     without = np.maximum((errors @ (shapes * weight).T) / ((shapes**2) * weight).sum(1), 0.0)  # floor 0
@@ -222,16 +232,15 @@ def fit_family(family: Family, shares: _Array, errors: _Array, precision: _Array
         base = mean_error[:, None] - slope * mean_shape
         valid = base >= 0 if family.positive else np.ones_like(base, dtype=bool)
         floor, scale = np.where(valid, base, 0.0), np.where(valid, slope, without)
-    fitted = floor[..., None] + scale[..., None] * shapes  # (rows, rates, sizes)
+    fitted = floor[..., None] + scale[..., None] * shapes  # (rows, grid, sizes)
     best = (((fitted - errors[:, None]) ** 2) * weight).sum(-1).argmin(1)
     rows = np.arange(len(errors))
-    return floor[rows, best], scale[rows, best], family.rates[best]
+    return floor[rows, best], scale[rows, best], best
 
 
-def _curve(family: Family, floor: _Array, scale: _Array, rate: _Array, shares: _Array) -> _Array:
+def _curve(family: Family, floor: _Array, scale: _Array, places: Any, shares: _Array) -> _Array:
     """Errors ``(rows, sizes)`` between 0 and 1."""
-    found = floor[:, None] + scale[:, None] * family.shape(shares[None], rate[:, None])
-    return np.clip(found, 0.0, 1.0)
+    return np.clip(floor[:, None] + scale[:, None] * family.at(shares, places), 0.0, 1.0)
 
 
 def _interval(values: _Array) -> Interval:

@@ -44,7 +44,7 @@ class _Guessed(Subset):
     guesses: tuple[int, ...] = field(default=())
 
     @property
-    def labels(self) -> list[int]:  # type: ignore[override]
+    def labels(self) -> list[int]:
         return list(self.guesses)
 
 

@@ -107,7 +107,8 @@ def plan_curve(request: CurveRequest, watch: Stopwatch) -> CurveRecord:
     job = build_job(replace(config, minutes=None, epochs=usual[1.0].epochs), dataset)
     speed = measure_speed(job)
     costs = planning.measured_costs(job, speed, dataset)
-    config = replace(job.asked, **speed.settings, autotune=False, device=config.device)
+    found: dict[str, Any] = {**speed.settings, "autotune": False, "device": config.device}
+    config = replace(job.asked, **found)
 
     def plan_of(share: float) -> tuple[PlannedRun, ...]:
         return planning.planned_runs(sizes, usual, config, request.seeds, costs, share)

@@ -130,7 +130,12 @@ def planned_runs(
         length = usual[part]
         epochs = max(LEAST_EPOCHS, round(share * length.epochs)) * (MORE_EPOCHS if kind == "epochs" else 1)
         seconds = costs.of(sizes[part], epochs, factor)
-        values = {"epochs": epochs, "batch_size": length.batch_size, "model": config.model, "seconds": seconds}
+        values: dict[str, Any] = {
+            "epochs": epochs,
+            "batch_size": length.batch_size,
+            "model": config.model,
+            "seconds": seconds,
+        }
         return PlannedRun(kind, part, config.seed + seed, **values | changes)
 
     found = []
