@@ -91,6 +91,8 @@ def test_a_curve_is_measured_continued_and_reported(
     assert "is not finished (2 of 5 runs)" in capsys.readouterr().err
     assert main(words(images, output, "--target", "99", "--lr", "0.1")) == 2
     assert "with other settings: lr 0.1" in capsys.readouterr().err
+    assert main(words(images, output, "--split", "test")) == 2
+    assert "split 'test' (the curve has 'val')" in capsys.readouterr().err
     assert main(words(images, output, "--target", "99")) == 0
     assert len(trained) == 3 + 3  # the two that were finished are not trained again
     printed = capsys.readouterr().out
@@ -147,13 +149,13 @@ def test_too_few_minutes_are_refused_with_what_fits(
 
 def record_of(accuracies: dict[int, float], more: float, larger: float) -> CurveRecord:
     runs = [
-        MeasuredCurveRun(f"{n}-{seed}", "size", n, seed, 5, "m", accuracy + 0.1 * seed, 1000, 1.0)
+        MeasuredCurveRun(f"{n}-{seed}", "size", n / 1000, n, seed, 5, "m", accuracy + 0.1 * seed, 1000, 1.0)
         for n, accuracy in accuracies.items()
         for seed in range(3)
     ]
     most = max(accuracies)
-    runs.append(MeasuredCurveRun("e", "epochs", most, 0, 10, "m", accuracies[most] + more, 1000, 1.0))
-    runs.append(MeasuredCurveRun("m", "model", most, 0, 5, "l", accuracies[most] + larger, 1000, 1.0))
+    runs.append(MeasuredCurveRun("e", "epochs", 1.0, most, 0, 10, "m", accuracies[most] + more, 1000, 1.0))
+    runs.append(MeasuredCurveRun("m", "model", 1.0, most, 0, 5, "l", accuracies[most] + larger, 1000, 1.0))
     return CurveRecord({}, "val", None, (), runs=tuple(runs))
 
 

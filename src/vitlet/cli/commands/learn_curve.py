@@ -39,6 +39,8 @@ def run(words: list[str]) -> int:
     if minutes <= 0:
         raise VitletError(f"minutes is {minutes:g}; it must be greater than 0.")
     given = run_settings(chosen)
+    if "data" not in given:
+        raise VitletError("DATA is missing: vitlet learn-curve DATA. See `vitlet learn-curve --help`.")
     opened = is_open(chosen, given)
     if "init" in given:
         given = of_first_run(given)
@@ -48,8 +50,9 @@ def run(words: list[str]) -> int:
     _refuse(config)
     require_sources(config)
     from vitlet.cli.summary import say
-    from vitlet.experiments.learn_curve.curve import CurveRequest, LearnCurve, open_curve
+    from vitlet.experiments.learn_curve.curve import LearnCurve
     from vitlet.experiments.learn_curve.record import PICTURE
+    from vitlet.experiments.learn_curve.request import CurveRequest, open_curve
     from vitlet.training.choice import choose
     from vitlet.training.clock import Stopwatch
 

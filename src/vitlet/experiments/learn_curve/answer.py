@@ -54,7 +54,8 @@ def other_gain(record: CurveRecord, fit: CurveFit, kind: RunKind) -> Interval | 
 
 def _expected(fit: CurveFit, ahead: Mapping[int, Interval]) -> list[str]:
     largest = fit.sizes[-1]
-    lines = [f"measured with all {largest:,} images: {fit.means[-1]:.1f} % (seeds differ by {fit.noise:.1f} points)"]
+    spread = f"standard deviation between seeds {fit.noise:.1f} points" if fit.noise else "one seed"
+    lines = [f"measured with all {largest:,} images: {fit.means[-1]:.1f} % ({spread})"]
     for factor, found in ahead.items():
         lines.append(f"expected with {factor} times as many, {factor * largest:,}: {found.percent()}")
     return lines
@@ -88,7 +89,7 @@ def _worth(gains: Mapping[RunKind, Interval]) -> list[str]:
     lines = [f"worth in points: {'; '.join(shown)}"]
     best, *others = sorted(gains, key=lambda kind: -gains[kind].value)
     if gains[best].low <= 0:
-        lines.append("none of these is shown to help: intervals include 0")
+        lines.append("no gain is shown beyond doubt: intervals include 0")
     elif all(gains[other].high < gains[best].low for other in others):
         lines.append(f"worth most: {WORDS[best]}")
     else:

@@ -6,10 +6,9 @@ that was interrupted continues from its last checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -19,8 +18,7 @@ from vitlet.config import RunConfig
 from vitlet.data.images import Dataset, Subset
 from vitlet.data.sources import load_dataset
 from vitlet.data.splits import keep
-from vitlet.errors import InterruptedRunError, VitletError
-from vitlet.experiments.learn_curve import plan as planning
+from vitlet.errors import InterruptedRunError
 from vitlet.experiments.learn_curve.answer import answer_of
 from vitlet.experiments.learn_curve.picture import draw_curve
 from vitlet.experiments.learn_curve.record import (
@@ -29,120 +27,20 @@ from vitlet.experiments.learn_curve.record import (
     CurveRecord,
     MeasuredCurveRun,
     PlannedRun,
-    is_curve,
-    read_curve,
 )
-from vitlet.training.budget import measure_speed
-from vitlet.training.choice import Choice
+from vitlet.experiments.learn_curve.request import CurveRequest, measured_split
 from vitlet.training.clock import Stopwatch
 from vitlet.training.inputs import data_request
 from vitlet.training.jobs import build_job
 from vitlet.training.loop import train
 from vitlet.training.progress import duration
-from vitlet.training.resume import differences
-from vitlet.training.run_folder import RunFolder, next_free
+from vitlet.training.run_folder import RunFolder
 
 OVERTIME = 1.1
 """Times its minutes that a command may take before it leaves out further seeds."""
 
 LEAST_SEEDS = 2
 """Of every size, before any run is left out."""
-
-
-@dataclass(frozen=True)
-class CurveRequest:
-    """What is asked for.
-
-    Attributes:
-        config: settings of a run on all images, completed.
-        given: those that the user named.
-        choice: which they are from; None for a model that was named.
-        minutes: for everything; None where the epochs were given.
-        seeds: runs of each size.
-        split: what accuracy is measured on: val or test.
-        target: accuracy in percent that is wanted.
-    """
-
-    config: RunConfig
-    given: Mapping[str, Any]
-    choice: Choice | None
-    minutes: float | None
-    seeds: int
-    split: Any
-    target: float | None
-
-    @property
-    def frozen(self) -> bool:
-        """Whether a linear classifier on frozen features is measured in place of trained networks."""
-        return bool(self.config.freeze)
-
-
-def measured_split(dataset: Dataset, split: str) -> Dataset:
-    """The data without the images that nothing is measured on; refuses data that has none to measure on."""
-    if dataset.splits().get(split) is None:
-        what = "validation images; leave --val-fraction above 0" if split == "val" else "test images; use --split val"
-        raise VitletError(f"{dataset.note}: there are no {what}.")
-    return replace(dataset, test=None) if split == "val" else replace(dataset, val=None)
-
-
-def plan_curve(request: CurveRequest, watch: Stopwatch) -> CurveRecord:
-    """The record of a new curve; everything is checked, and a speed test made, before anything is written."""
-    config = request.config
-    dataset = load_dataset(data_request(config))
-    if request.choice is not None and request.choice.source is not None:
-        dataset = request.choice.source
-    dataset = measured_split(dataset, request.split)
-    shares = planning.subset_shares(dataset.train, dataset.classes)
-    sizes = {share: len(keep(dataset.train, fraction=share, seed=config.seed)) for share in shares}
-    if len(set(sizes.values())) < len(sizes):
-        raise VitletError(f"{len(dataset.train)} training images leave no {planning.SUBSETS} different subsets.")
-    if request.frozen:
-        plan = tuple(
-            PlannedRun("size", share, config.seed + seed, 0, 0, config.model, 0.0)
-            for seed in range(request.seeds)
-            for share in shares
-        )
-        return CurveRecord(config.to_dict(), request.split, request.minutes, plan)
-    usual = {part: planning.lengths(config, request.choice, request.given, size) for part, size in sizes.items()}
-    job = build_job(replace(config, minutes=None, epochs=usual[1.0].epochs), dataset)
-    speed = measure_speed(job)
-    costs = planning.measured_costs(job, speed, dataset)
-    found: dict[str, Any] = {**speed.settings, "autotune": False, "device": config.device}
-    config = replace(job.asked, **found)
-
-    def plan_of(share: float) -> tuple[PlannedRun, ...]:
-        return planning.planned_runs(sizes, usual, config, request.seeds, costs, share)
-
-    share, runs = 1.0, plan_of(1.0)
-    if request.minutes is not None:
-        share, runs = planning.fit_into(
-            request.minutes, watch.used(RunConfig(minutes=1.0)), config, len(dataset.train), plan_of
-        )
-    return CurveRecord(config.to_dict(), request.split, request.minutes, runs, round(share, 3))
-
-
-def open_curve(request: CurveRequest, watch: Stopwatch) -> tuple[Path, CurveRecord]:
-    """The folder and the record of a curve: new, or begun before with the same settings."""
-    config = request.config
-    path = Path(config.output) if config.output else next_free(Path("runs"), replace(config, model="learn-curve"))
-    if is_curve(path) and not config.overwrite:
-        record = read_curve(path)
-        found = ("amp", "channels_last", "autotune", "epochs", "minutes")  # by the speed test and the plan
-        stored, asked = (
-            {k: v for k, v in each.items() if k not in found} for each in (record.settings, config.to_dict())
-        )
-        if different := differences(stored, asked, RunConfig, "the curve"):
-            raise VitletError(
-                f"cannot go on with the learning curve {path} with other settings: {'; '.join(different)}. Choose"
-                " another --output, or replace it with --overwrite."
-            )
-        return path, record
-    if path.is_dir() and any(path.iterdir()) and not is_curve(path):
-        raise VitletError(f"{path} holds other files and is no learning curve; choose another --output.")
-    record = plan_curve(request, watch)
-    if is_curve(path):
-        RunFolder(path).write_text(CURVE_FILE, record.dump())
-    return path, record
 
 
 class LearnCurve:
@@ -223,15 +121,30 @@ class LearnCurve:
             output=str(output),
             resume=str(output) if (output / "config.yaml").is_file() else None,
         )
-        dataset = measured_split(load_dataset(data_request(own)), self.record.split)
+        dataset = self._dataset(own)
         result = train(own, dataset, title=planned.name, given={})
         scores = result.val if self.record.split == "val" else result.test
         assert scores is not None
         self._add(planned, len(dataset.train), scores.top1, scores.count, self.seconds() - began)
 
+    def _dataset(self, own: RunConfig) -> Dataset:
+        """The images of a run; all sizes of a seed are measured on the same ones, however small the subset."""
+        dataset = load_dataset(data_request(own))
+        whole = load_dataset(data_request(replace(own, fraction=self.config.fraction)))
+        return measured_split(replace(dataset, val=whole.val), self.record.split)
+
     def _add(self, planned: PlannedRun, images: int, accuracy: float, tested: int, seconds: float) -> None:
         measured = MeasuredCurveRun(
-            planned.name, planned.kind, images, planned.seed, planned.epochs, planned.model, accuracy, tested, seconds
+            planned.name,
+            planned.kind,
+            planned.share,
+            images,
+            planned.seed,
+            planned.epochs,
+            planned.model,
+            accuracy,
+            tested,
+            seconds,
         )
         self.record = replace(self.record, runs=(*self.record.runs, measured))
         self._save()

@@ -128,7 +128,8 @@ def planned_runs(
 
     def run(kind: Any, part: float, seed: int, factor: float = 1.0, **changes: Any) -> PlannedRun:
         length = usual[part]
-        epochs = max(LEAST_EPOCHS, round(share * length.epochs)) * (MORE_EPOCHS if kind == "epochs" else 1)
+        epochs = max(min(LEAST_EPOCHS, length.epochs), round(share * length.epochs))
+        epochs *= MORE_EPOCHS if kind == "epochs" else 1
         seconds = costs.of(sizes[part], epochs, factor)
         values: dict[str, Any] = {
             "epochs": epochs,

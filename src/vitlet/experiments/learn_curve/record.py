@@ -49,6 +49,7 @@ class MeasuredCurveRun:
 
     name: str
     kind: RunKind
+    share: float
     images: int
     seed: int
     epochs: int
@@ -89,13 +90,15 @@ class CurveRecord:
         return json.dumps(asdict(self), indent=2, ensure_ascii=False)
 
     def points(self) -> list[CurvePoint]:
-        """The runs on subsets."""
-        return [CurvePoint(run.images, run.seed, run.accuracy) for run in self.runs if run.kind == "size"]
+        """The runs on subsets; of one share, groups and rounding may leave seeds an image more or less."""
+        runs = [run for run in self.runs if run.kind == "size"]
+        counts = {share: [run.images for run in runs if run.share == share] for share in {run.share for run in runs}}
+        sizes = {share: round(sum(found) / len(found)) for share, found in counts.items()}
+        return [CurvePoint(sizes[run.share], run.seed, run.accuracy) for run in runs]
 
     def pairs(self, kind: RunKind) -> list[tuple[MeasuredCurveRun, MeasuredCurveRun]]:
         """Runs of this kind, each with the plain run on all images of the same seed."""
-        largest = max((run.images for run in self.runs if run.kind == "size"), default=0)
-        plain = {run.seed: run for run in self.runs if run.kind == "size" and run.images == largest}
+        plain = {run.seed: run for run in self.runs if run.kind == "size" and run.share == 1}
         return [(plain[run.seed], run) for run in self.runs if run.kind == kind and run.seed in plain]
 
 
