@@ -18,6 +18,7 @@ import csv
 import datetime
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -169,6 +170,48 @@ def report(file: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def true_error(random: np.random.Generator) -> Callable[[float], float]:
+    """A curve of the error: power law, the same with a floor, logarithm, sigmoid of the logarithm, or exponential."""
+    error, kind, rate = random.uniform(0.05, 0.6), random.integers(5), random.uniform(0.1, 0.8)
+    floor = random.uniform(0, 0.7) * error
+    middle = ((error - floor) / (0.9 - error)) ** (1 / rate)
+    curves: tuple[Callable[[float], float], ...] = (
+        lambda n: error * n**-rate,
+        lambda n: floor + (error - floor) * n**-rate,
+        lambda n: error - 0.2 * error * np.log2(n),
+        lambda n: floor + (0.9 - floor) / (1 + (n / middle) ** rate),
+        lambda n: floor + (error - floor) * np.exp(-3 * rate * (n - 1)),
+    )
+    return lambda n: float(np.clip(curves[kind](n), 0.0, 0.98))
+
+
+def synthetic(count: int = 200) -> str:
+    """How often intervals cover, and how far their middles are off, on curves whose truth is known."""
+    lines = [
+        "| noise of a run, points | times | curves | covered | median error | median width |",
+        "|---|---|---|---|---|---|",
+    ]
+    for noise in (0.5, 1.5):
+        random, found = np.random.default_rng(0), {2: [], 4: []}
+        for _ in range(count):
+            error = true_error(random)
+            sizes = {share: round(1000 * share) for share in (0.125, 0.25, 0.5, 1)}
+            points = [
+                CurvePoint(size, seed, 100 * (1 - error(share)) + noise * random.normal())
+                for share, size in sizes.items()
+                for seed in range(3)
+            ]
+            fit = CurveFit(points, draws=400)
+            for factor, mine in found.items():
+                expected, true = fit.accuracy(1000 * factor), 100 * (1 - error(factor)) + noise * random.normal()
+                covered = expected.low <= true <= expected.high
+                mine.append((covered, abs(expected.value - true), expected.high - expected.low))
+        for factor, mine in found.items():
+            share, off, width = np.mean([each[0] for each in mine]), *np.median(np.array(mine)[:, 1:], axis=0)
+            lines.append(f"| {noise:g} | {factor} | {count} | {share:.1%} | {off:.1f} | {width:.1f} |")
+    return "\n".join(lines) + "\n"
+
+
 def _summary(found: list[tuple[float, bool, int, int]]) -> list[str]:
     """How often the interval covers, and how far the middle is off."""
     lines = []
@@ -208,8 +251,9 @@ def main() -> None:
         measure(chosen.data_dir.resolve(), chosen.output, chosen.datasets)
     about = (__doc__ or "").replace("    python", "`python").replace("DATA_DIR\n", "DATA_DIR`\n", 1)
     place = f"{datetime.date.today()}; {processor()}, one thread; torch {torch.__version__}."
-    chosen.output.with_suffix(".md").write_text(f"# {about}\n{place}\n\n{report(chosen.output)}")
-    print(report(chosen.output))
+    text = f"{report(chosen.output)}\n## Synthetic curves, four sizes, three seeds\n\n{synthetic()}"
+    chosen.output.with_suffix(".md").write_text(f"# {about}\n{place}\n\n{text}")
+    print(text)
 
 
 if __name__ == "__main__":
