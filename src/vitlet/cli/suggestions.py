@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from vitlet.analysis.suggest import Suggestion
 from vitlet.cli.answer_writers import inert
+from vitlet.cli.summary import progress_bar, say
 from vitlet.data.images import Dataset, ImageSet, Subset
 from vitlet.data.scan.contact_sheet import picture_grid
+from vitlet.data.scan.overlap import NewImages, new_images
 from vitlet.data.shards import ShardStream
 from vitlet.data.sources import load_dataset
 from vitlet.errors import VitletError, first_line
 from vitlet.inference.exported import is_export
 from vitlet.inference.predict import Predictor
+from vitlet.pictures import printable
 from vitlet.training.files import write_atomically
 from vitlet.training.inputs import data_request
 
@@ -35,6 +39,24 @@ def labelled_images(predictor: Predictor) -> tuple[dict[str, ImageSet], list[str
     streams = [name for name, images in splits.items() if isinstance(images, ShardStream)]
     notes = [f"the {name} images are a stream, {unknown}." for name in streams]
     return {name: images for name, images in splits.items() if name not in streams}, notes
+
+
+def choosable(pool: ImageSet, predictor: Predictor) -> NewImages:
+    """The images of a pool that are new and readable; what is left out is printed."""
+    labelled, missing = labelled_images(predictor)
+    for note in missing:
+        print(f"note: {printable(note)}", file=sys.stderr)
+    with progress_bar("images", len(pool) + sum(map(len, labelled.values()))) as progress:
+        left = new_images(pool, labelled, predictor.config.in_chans, progress=lambda done, _: progress(done))
+    for index, problem in left.unreadable:
+        print(f"passed over: {printable(pool.name(index))}: {printable(problem)}", file=sys.stderr)
+    if left.known:
+        say(f"left out, for the run's data holds them: {len(left.known):,} of {len(pool):,} images of the pool")
+    if left.repeated:
+        say(f"left out, for they are copies inside the pool: {len(left.repeated):,} of {len(pool):,} images")
+    if not left.indices:
+        raise VitletError(f"none of the {len(pool):,} images of the pool is new and readable; add others.")
+    return left
 
 
 @dataclass(frozen=True)

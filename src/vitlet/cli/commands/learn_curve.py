@@ -3,11 +3,13 @@ times as many would bring, how many a target takes, and whether more epochs or a
 
 from __future__ import annotations
 
+import argparse
 from typing import TYPE_CHECKING
 
 from vitlet.cli.commands.train import is_open, of_first_run, require_sources
 from vitlet.cli.flags import Parser, add_run_flags, run_settings
 from vitlet.errors import VitletError
+from vitlet.processes import keep_freed_memory
 from vitlet.values import coerce
 
 if TYPE_CHECKING:
@@ -28,22 +30,13 @@ def run(words: list[str]) -> int:
     parser.add_argument("--split", choices=("val", "test"), default="val", help=about)
     add_run_flags(parser)
     chosen = parser.parse_all(words)
-    own = {name: vars(chosen).pop(name) for name in ("target", "seeds", "split")}
-    if own["target"] is not None and not 0 < own["target"] < 100:
-        raise VitletError(f"target is {own['target']:g}; it must be a percentage above 0 and below 100.")
-    if own["seeds"] < 1:
-        raise VitletError(f"seeds is {own['seeds']}; it must be 1 or more.")
-    if "minutes" in chosen and "epochs" in chosen:
-        raise VitletError("--epochs and --minutes both say how long to train; leave one of them out.")
-    minutes = coerce(vars(chosen).pop("minutes", 20.0), float, "minutes")
-    if minutes <= 0:
-        raise VitletError(f"minutes is {minutes:g}; it must be greater than 0.")
+    target, seeds, split = (vars(chosen).pop(name) for name in ("target", "seeds", "split"))
+    minutes = _minutes(chosen, target, seeds)
     given = run_settings(chosen)
     if "data" not in given:
         raise VitletError("DATA is missing: vitlet learn-curve DATA. See `vitlet learn-curve --help`.")
     opened = is_open(chosen, given)
-    if "init" in given:
-        given = of_first_run(given)
+    given = of_first_run(given) if "init" in given else given
     from vitlet.config import RunConfig
 
     config = RunConfig.from_dict(given, source="vitlet learn-curve")
@@ -56,19 +49,31 @@ def run(words: list[str]) -> int:
     from vitlet.training.choice import choose
     from vitlet.training.clock import Stopwatch
 
-    watch = Stopwatch.of_process()
-    choice = choose(config, given) if opened else None
+    keep_freed_memory()
+    watch, choice = Stopwatch.of_process(), choose(config, given) if opened else None
     for line in choice.lines if choice else ():
         say(line)
-    config = choice.config if choice else config
-    limit = None if "epochs" in given else minutes
-    request = CurveRequest(config, given, choice, limit, own["seeds"], own["split"], own["target"])
+    request = CurveRequest(choice.config if choice else config, given, choice, minutes, seeds, split, target)
     path, record = open_curve(request, watch)
     record = LearnCurve(path, record, request, watch, say).run()
     for line in record.answer["lines"]:
         say(line)
     say(f"learning curve: {path}, picture: {path / PICTURE}")
     return 0
+
+
+def _minutes(chosen: argparse.Namespace, target: float | None, seeds: int) -> float | None:
+    """The time of all runs, None where the epochs were given; refuses numbers that mean nothing."""
+    if target is not None and not 0 < target < 100:
+        raise VitletError(f"target is {target:g}; it must be a percentage above 0 and below 100.")
+    if seeds < 1:
+        raise VitletError(f"seeds is {seeds}; it must be 1 or more.")
+    if "minutes" in chosen and "epochs" in chosen:
+        raise VitletError("--epochs and --minutes both say how long to train; leave one of them out.")
+    minutes: float = coerce(vars(chosen).pop("minutes", 20.0), float, "minutes")
+    if minutes <= 0:
+        raise VitletError(f"minutes is {minutes:g}; it must be greater than 0.")
+    return None if "epochs" in chosen else minutes
 
 
 def _refuse(config: RunConfig) -> None:

@@ -31,10 +31,9 @@ def run(words: list[str]) -> int:
     from vitlet.analysis.suggest import suggest
     from vitlet.cli.answer_writers import check_targets
     from vitlet.cli.image_list import pool_images
-    from vitlet.cli.suggestions import labelled_images, write_suggestions
-    from vitlet.cli.summary import progress_bar, say
+    from vitlet.cli.suggestions import choosable, write_suggestions
+    from vitlet.cli.summary import say
     from vitlet.data.decode import describe_others
-    from vitlet.data.scan.overlap import new_images
     from vitlet.inference.predict import Predictor
     from vitlet.pictures import printable
 
@@ -43,29 +42,17 @@ def run(words: list[str]) -> int:
     predictor = Predictor.load(Path(chosen.run), device=chosen.device)
     others: list[Path] = []
     pool = pool_images(chosen.pool, sys.stdin, others)
-    labelled, missing = labelled_images(predictor)
-    for note in (*predictor.notes, *([describe_others(others)] if others else []), *missing):
+    for note in (*predictor.notes, *([describe_others(others)] if others else [])):
         print(f"note: {printable(note)}", file=sys.stderr)
-    total = len(pool) + sum(map(len, labelled.values()))
-    with progress_bar("images", total) as progress:
-        left = new_images(pool, labelled, predictor.config.in_chans, progress=lambda done, _: progress(done))
-    for index, problem in left.unreadable:
-        print(f"passed over: {printable(pool.name(index))}: {printable(problem)}", file=sys.stderr)
-    if left.known:
-        say(f"left out, for the run's data holds them: {len(left.known):,} of {len(pool):,} images of the pool")
-    if left.repeated:
-        say(f"left out, for they are copies inside the pool: {len(left.repeated):,} images")
-    if not left.indices:
-        raise VitletError(f"none of the {len(pool):,} images of the pool is new and readable; add others.")
+    left = choosable(pool, predictor)
     found = suggest(predictor, pool, left.indices, chosen.count, seed=chosen.seed, batch_size=chosen.batch_size)
     picture = write_suggestions(found, pool, predictor, chosen.output)
     for each in found[:5]:
         say(f"{each.rank}: {each.image}: {each.why}")
     say(f"suggested: {len(found):,} of {len(left.indices):,} new images, {chosen.output}, picture: {picture}")
     if left.unreadable:
-        raise SkippedImagesError(
-            f"{len(left.unreadable)} of {len(pool)} images could not be read and were passed over."
-        )
+        skipped = f"{len(left.unreadable)} of {len(pool)} images could not be read and were passed over."
+        raise SkippedImagesError(skipped)
     return 0
 
 
