@@ -91,13 +91,17 @@ def report(file: Path) -> str:
         mine = [row for row in rows if int(row["images"]) == images]
         found = {arm: {row["seed"]: float(row["top1"]) for row in mine if row["arm"] in (arm, "both")} for arm in ARMS}
         both = [seed for seed in found["random"] if seed in found["suggest"]]
-        if len(both) > 1:
+        if both:
             means = [f"{np.mean([found[arm][seed] for seed in both]):.2f}" for arm in ARMS]
             pairs = [found["suggest"][seed] - found["random"][seed] for seed in both]
-            mean, half = interval(pairs)
+            shown = f"{pairs[0]:+.2f}"
+            if len(pairs) > 1:
+                mean, half = interval(pairs)
+                shown = f"{mean:+.2f} ± {half:.2f}"
             ahead = "the same run" if images == START else f"{sum(each > 0 for each in pairs)} of {len(pairs)}"
-            lines.append(f"| {images:,} | {len(both)} | {' | '.join(means)} | {mean:+.2f} ± {half:.2f} | {ahead} |")
-    return "\n".join(lines) + "\n"
+            lines.append(f"| {images:,} | {len(both)} | {' | '.join(means)} | {shown} | {ahead} |")
+    runs = f"{len(rows)} of {3 * (1 + len(ARMS) * ROUNDS)} planned runs were run."
+    return "\n".join([*lines, "", runs]) + "\n"
 
 
 def run_all(chosen: argparse.Namespace) -> None:
