@@ -108,11 +108,12 @@ def test_a_curve_is_measured_continued_and_reported(
     assert "Is the number of images enough?" in (output / "report.html").read_text(encoding="utf-8")
 
 
-def test_frozen_features_take_a_moment(images: Path, tmp_path: Path) -> None:
+def test_frozen_features_take_a_moment(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, output = tmp_path / "first", tmp_path / "curve"
     assert main(["train", str(images), *TINY.split(), *KWARGS, "--output", str(first)]) == 0
     asked = ["learn-curve", str(images), "--init", str(first), "--freeze", "--output", str(output)]
     assert main([*asked, "--val-fraction", "0.3", "--seeds", "2", "--device", "cpu"]) == 0
+    assert "was trained with labels of" in capsys.readouterr().out
     found = json.loads((output / "curve.json").read_text(encoding="utf-8"))["answer"]
     assert len(found["sizes"]) == 4 and found["expected"]["4x"]["low"] <= found["expected"]["4x"]["high"]
     assert found["target"] is None and not (output / "runs").exists()

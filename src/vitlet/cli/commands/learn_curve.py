@@ -45,13 +45,13 @@ def run(words: list[str]) -> int:
     from vitlet.cli.summary import say
     from vitlet.experiments.learn_curve.curve import LearnCurve
     from vitlet.experiments.learn_curve.record import PICTURE
-    from vitlet.experiments.learn_curve.request import CurveRequest, open_curve
+    from vitlet.experiments.learn_curve.request import CurveRequest, label_leak, open_curve
     from vitlet.training.choice import choose
     from vitlet.training.clock import Stopwatch
 
     keep_freed_memory()
     watch, choice = Stopwatch.of_process(), choose(config, given) if opened else None
-    for line in choice.lines if choice else ():
+    for line in choice.lines if choice else [leak] if (leak := label_leak(config)) else ():
         say(line)
     request = CurveRequest(choice.config if choice else config, given, choice, minutes, seeds, split, target)
     path, record = open_curve(request, watch)

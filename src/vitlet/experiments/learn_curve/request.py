@@ -52,6 +52,21 @@ class CurveRequest:
         return bool(self.config.freeze)
 
 
+def label_leak(config: RunConfig) -> str:
+    """A note where frozen features were learned with labels of this very data, which flatters subsets; or nothing."""
+    run = Path(config.init or "")
+    if not (config.freeze and (run / "config.yaml").is_file()):
+        return ""
+    first = RunConfig.read(run / "config.yaml")
+    if first.get("pretrain") or first.get("data") != config.data:
+        return ""
+    return (
+        f"note: {run} was trained with labels of {config.data} itself: its features know images that are left out or"
+        " measured on here, so accuracies are too high and the curve too flat. Use features of other data, or of"
+        " `vitlet pretrain`"
+    )
+
+
 def measured_split(dataset: Dataset, split: str) -> Dataset:
     """The data without the images that nothing is measured on; refuses data that has none to measure on."""
     if dataset.splits().get(split) is None:
