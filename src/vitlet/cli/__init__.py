@@ -25,6 +25,11 @@ COMMANDS = {
     "segment": ("segment train|evaluate|predict", "a class for every pixel: UPerNet on a backbone"),
     "serve": ("serve RUN...", "a page on this machine: drop images, see classes and maps; the same for programs"),
     "tune": ("tune DATA", "search learning rate and weights of tasks on validation images, in a given time"),
+    "learn-curve": (
+        "learn-curve DATA",
+        "is the number of images enough? accuracy at 2 and 4 times as many, with intervals",
+    ),
+    "suggest": ("suggest RUN POOL", "which unlabelled images to label next, by uncertainty and diversity"),
     "scan": ("scan DATA", "what is in a dataset, what is wrong with it, what it suggests"),
     "plan": ("plan [DATA]", "memory, time and cost of a run before it is run, on this machine or another"),
     "tasks": ("tasks", "the tasks that can be trained beside the labels, and their options"),
@@ -46,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if words[0] not in COMMANDS:
             raise VitletError(f"unknown command {words[0]!r}.{nearest(words[0], COMMANDS)} See `vitlet --help`.")
-        command: int = import_module(f"vitlet.cli.commands.{words[0]}").run(words[1:])
+        command: int = import_module(f"vitlet.cli.commands.{words[0].replace('-', '_')}").run(words[1:])
         return command
     except VitletError as problem:
         return fail(problem)

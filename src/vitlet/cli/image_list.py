@@ -6,7 +6,10 @@ import glob
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from vitlet.data.archives import ArchiveTree
 from vitlet.data.decode import IMAGE_SUFFIXES, describe_others, is_hidden
+from vitlet.data.images import Files, ImageSet
+from vitlet.data.sources import ARCHIVE_SUFFIXES
 from vitlet.errors import VitletError
 
 STDIN = "-"
@@ -26,6 +29,19 @@ def image_files(words: Sequence[str], listed: Iterable[str] = (), others: list[P
     if not found:
         raise VitletError("no image was given: the list is empty.")
     return found
+
+
+def pool_images(words: Sequence[str], listed: Iterable[str] = (), others: list[Path] | None = None) -> ImageSet:
+    """The same as a set without labels; a single zip or tar file is read in place."""
+    if len(words) == 1 and Path(words[0]).is_file() and Path(words[0]).suffix.lower() in ARCHIVE_SUFFIXES:
+        tree = ArchiveTree.open(Path(words[0]))
+        if not tree.paths:
+            raise VitletError(
+                f"the archive {words[0]} holds no images ({describe_others(tree.others) or 'it is empty'})."
+            )
+        return tree.images(tree.paths, [0] * len(tree.paths))
+    paths = list(dict.fromkeys(image_files(words, listed, others)))
+    return Files(tuple(paths), (0,) * len(paths))
 
 
 def _meant(word: str, listed: Iterable[str], others: list[Path]) -> list[Path]:

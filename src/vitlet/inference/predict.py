@@ -146,6 +146,11 @@ class Predictor:
         found = [(self._classify(batch.to(self.device)).float().cpu(), labels) for batch, labels in loader]
         return torch.cat([logits for logits, _ in found]), torch.cat([labels for _, labels in found])
 
+    def describe(self, images: ImageSet, *, batch_size: int = 128) -> tuple[Tensor, Tensor]:
+        """Probabilities ``(n, classes)`` and embeddings ``(n, features)`` of a whole set."""
+        found = [self(batch) for batch, _ in self._loader(self.fitted(images), batch_size)]
+        return torch.cat([probabilities for probabilities, _ in found]), torch.cat([each for _, each in found])
+
     def _loader(self, fitted: ImageSet, batch_size: int, workers: int = 0) -> Any:
         dataset = EvaluationSet(fitted, self.preprocess, channels=self.config.in_chans)
         return evaluation_loader(dataset, batch_size=batch_size, workers=workers, device=str(self.device))

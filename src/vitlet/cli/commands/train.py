@@ -73,7 +73,7 @@ def run_config(program: str, about: str, words: list[str], **fixed: bool) -> tup
 
         given["init"] = str(best_known(Path()))
     if chosen.recipe is None and "init" in given:
-        given = _of_first_run(Path(str(given["init"])), given)
+        given = of_first_run(given)
     return RunConfig.from_dict(given, source=program), given, choices
 
 
@@ -136,10 +136,11 @@ def minutes_until(text: str, now: datetime | None = None) -> float:
     return (end - now).total_seconds() / 60
 
 
-def _of_first_run(run: Path, given: dict[str, Any]) -> dict[str, Any]:
+def of_first_run(given: dict[str, Any]) -> dict[str, Any]:
     """The settings with the model of the run that gives the first weights, where they name no other model."""
     from vitlet.config import RunConfig
 
+    run = Path(str(given["init"]))
     first = RunConfig.read(run / "config.yaml") if (run / "config.yaml").is_file() else {}
     if "job" in first or given.get("model", first.get("model")) != first.get("model"):
         return given
@@ -150,7 +151,7 @@ def _of_first_run(run: Path, given: dict[str, Any]) -> dict[str, Any]:
     return {**taken, **given}
 
 
-def _require_sources(config: RunConfig) -> None:
+def require_sources(config: RunConfig) -> None:
     """Refuse data and weights that are not there before torch is imported, which takes seconds."""
     from vitlet.data.named import require_data
 
@@ -228,7 +229,7 @@ def start(
         processes: members of a search at the same time.
     """
     if config.resume is None:
-        _require_sources(config)
+        require_sources(config)
     process = this_process()
     if (config.nproc or 1) > 1 and not process.launched:
         from vitlet.training.launch import launch

@@ -19,7 +19,14 @@ _LETTERS = 28
 
 
 def picture_grid(
-    dataset: Dataset, path: Path, *, classes: int = 20, per_class: int = 8, side: int = 72, channels: int = 3
+    dataset: Dataset,
+    path: Path,
+    *,
+    classes: int = 20,
+    per_class: int = 8,
+    side: int = 72,
+    channels: int = 3,
+    what: str = "training images",
 ) -> None:
     """Write a PNG: a row for each class with its name and training images, decoded as training sees them.
 
@@ -30,12 +37,13 @@ def picture_grid(
         per_class: images in a row at most, evenly spaced.
         side: pixels of an image on the sheet.
         channels: to decode with.
+        what: the images are, for the title.
     """
     labels = spaced(len(dataset.classes), classes)
     step = side + _GAP
     sheet = Image.new("RGB", (_NAME_WIDTH + per_class * step + _GAP, len(labels) * step + 20 + _GAP), "white")
     draw, font = ImageDraw.Draw(sheet), sheet_font(12)
-    draw.text((_GAP, _GAP), f"{len(labels)} of {len(dataset.classes)} classes, training images", "black", font)
+    draw.text((_GAP, _GAP), f"{len(labels)} of {len(dataset.classes)} classes, {what}", "black", font)
     all_labels = np.asarray(dataset.train.labels)
     for row, label in enumerate(labels):
         top = 20 + row * step + _GAP
