@@ -21,13 +21,15 @@ from vitlet.training.run_folder import read_config
 @pytest.mark.parametrize(
     ("words", "code", "stream", "expected"),
     [
-        (["--help"], 0, "stdout", "vitlet train [DATA]"),
-        (["train", "--help"], 0, "stdout", "--drloc.variant"),
+        (["--help"], 0, "stdout", "train [DATA]"),
+        (["train", "--help"], 0, "stdout", "--help-task"),
+        (["train", "--help-all"], 0, "stdout", "--checkpoint-hist"),
+        (["train", "--help-task", "drloc"], 0, "stdout", "--drloc.variant"),
         (["evaluate", "--help"], 0, "stdout", "RUN"),
         (["tasks"], 0, "stdout", "--drloc.pairs"),
         (["train", "--epoch", "3"], 2, "stderr", "Did you mean '--epochs'"),
         (["train", "--task", "drlok=1"], 2, "stderr", "unknown task 'drlok'. Did you mean 'drloc'"),
-        (["train", "--task", "drloc=-1"], 2, "stderr", "it needs to be 0 or more"),
+        (["train", "--task", "drloc=-1"], 2, "stderr", "must be at least 0, got -1"),
         (["tarin"], 2, "stderr", "Did you mean 'train'"),
         (["train", "cifar11"], 2, "stderr", "Did you mean 'cifar10'"),
         (["train", "--recipe", "drloc_table4/cifar10/swin_t/drloc"], 2, "stderr", "found no cifar10 in data"),
@@ -246,7 +248,7 @@ def test_bad_uses_of_a_good_run(folder: Path, tmp_path: Path, capsys: pytest.Cap
     cases = [
         (["predict", str(run), image, "absent.png"], "no such image file: absent.png"),
         (["predict", str(run), str(run / "config.yaml")], "cannot read the image"),
-        (["predict", str(run), image, "--topk", "0"], "topk is 0"),
+        (["predict", str(run), image, "--topk", "0"], "topk must be at least 1, got 0"),
         (["evaluate", str(run), "--split", "test"], "has no test images"),
         (["evaluate", str(run), str(folder), "--split", "val"], "leave it out when DATA is given"),
         (["train", str(folder), *QUICK, "--output", str(run)], "already exists"),

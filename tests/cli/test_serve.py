@@ -239,7 +239,7 @@ def test_where_it_listens(capsys: pytest.CaptureFixture[str], small_runs: list[P
     assert "no such run folder" in capsys.readouterr().err
     assert check_host("localhost") == "127.0.0.1"
     for host in ("0.0.0.0", "192.168.1.2", "example.org"):
-        with pytest.raises(VitletError, match="needs to be a loopback address"):
+        with pytest.raises(VitletError, match="must be a loopback address"):
             check_host(host)
 
 

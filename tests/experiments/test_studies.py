@@ -136,10 +136,10 @@ def test_a_pretraining_is_on_the_same_data_and_network(tmp_path: Path) -> None:
         ({"tuned": {"data/modle": {}}}, "Did you mean 'data/model'"),
         ({"arms_of": {"data/modle": []}}, "arms_of 'data/modle' .* Did you mean 'data/model'"),
         ({"arms_of": {"data/model": ["palin"]}}, "Did you mean 'plain'"),
-        ({"arms_of": {"data/model": "plain"}}, "arms_of is 'plain'; it needs to be a list of names"),
+        ({"arms_of": {"data/model": "plain"}}, "arms_of must be a list of names, got 'plain'"),
         ({"settings": {"recipe": "drloc_table99/x"}}, "no recipe is called"),
         ({"table": "drloc_table99"}, "no table is called"),
-        ({"test": "perhaps"}, "needs to be true or false"),
+        ({"test": "perhaps"}, "must be true or false, got 'perhaps'"),
         ({"arms": {"a": {"first": {"pretrain": True, "lr": -1}}}}, "lr is -1"),
     ],
 )

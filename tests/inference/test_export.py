@@ -183,23 +183,23 @@ def test_hostile_and_damaged_exports(
         ({"model_args": {"checkpoint_path": "/x"}}, "cannot hold 'checkpoint_path'"),
         ({"label_names": ["one", "two"]}, "cannot load the network"),
         ({"sha256": {"../../absent": "0"}}, "absent is missing"),
-        ({"temperature": 0}, "temperature is 0.0; it needs to be more than 0"),
+        ({"temperature": 0}, "temperature must be greater than 0, got 0.0"),
         ({"temperature": float("nan")}, "temperature is nan"),
         ({"temperature": float("inf")}, "temperature is inf"),
         ({"temperature": 10**400}, "not the manifest of an export"),
         *(
             ({"preprocessing": {**manifest["preprocessing"], **change}}, sentence)
             for change, sentence in (
-                ({"crop_pct": 0}, "crop_pct is 0; it needs to be more than 0 and at most 1"),
+                ({"crop_pct": 0}, "crop_pct must be greater than 0 and at most 1, got 0"),
                 ({"crop_pct": "all"}, "crop_pct is 'all'"),
-                ({"input_size": [3, 16]}, r"input_size is \[3, 16\]; it needs to be channels, height and width"),
+                ({"input_size": [3, 16]}, r"input_size must be channels, height and width, got \[3, 16\]"),
                 ({"input_size": [3, 16, 0]}, r"input_size is \[3, 16, 0\]"),
                 ({"input_size": [3, 10**9, 16]}, "at most 8192 pixels a side are taken"),
                 ({"input_size": [3, 16, 16.5]}, r"input_size is \[3, 16, 16.5\]"),
                 ({"input_size": [3, 15, 16]}, "cannot load the network"),
                 ({"mean": [0.5]}, r"mean is \[0.5\]; it needs a number for each of 3 channels"),
                 ({"std": [0.5, 0.5, "x"]}, "std is .*; it needs a number for each of 3 channels"),
-                ({"std": [0.5, 0.5, 0]}, "std is .*; it needs to be more than 0"),
+                ({"std": [0.5, 0.5, 0]}, "std must be greater than 0, got .*"),
             )
         ),
     ):

@@ -142,7 +142,7 @@ def test_broken_files_are_passed_over_and_the_exit_code_says_so(
     assert main([*words, "--embed", str(tmp_path / "e.parquet")]) == 3
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.count("passed over: cannot read the image") == 2
+    assert captured.err.count("skipped: cannot read the image") == 2
     assert "2 of 6 images could not be read" in captured.err
     rows = list(csv.DictReader(io.StringIO(target.read_text())))
     assert [row["image"] for row in rows] == [str(path) for path in good]

@@ -302,7 +302,7 @@ def test_views_are_settings_of_a_task() -> None:
     assert config.tasks["sprel"] == TaskConfig(1.0, view="mega", mega_side=6, patch_augment=True)
     assert config.to_dict()["sprel"] == {"view": "mega", "mega_side": 6, "patch_augment": True}
     assert RunConfig.from_dict(config.to_dict()) == config
-    with pytest.raises(vitlet.VitletError, match=r"sprel\.mega_side is given, but its view is not mega"):
+    with pytest.raises(vitlet.VitletError, match=r"sprel\.mega_side requires view mega"):
         RunConfig.from_dict({"task": {"sprel": 1.0}, "sprel": {"mega_side": 4}})
     with pytest.raises(vitlet.VitletError, match="one of plain, shuffle, mega"):
         RunConfig.from_dict({"task": {"sprel": 1.0}, "sprel": {"view": "rotated"}})

@@ -269,13 +269,13 @@ def test_resume_auto_without_an_output(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"batch_size": 9, "grad_accum_steps": 2}, "2 equal parts .* do not divide"),
+        ({"batch_size": 9, "grad_accum_steps": 2}, r"batch_size \(9\) must be divisible by grad_accum_steps \(2\)"),
         ({"fsdp": True, "amp": True, "amp_dtype": "float16"}, "fsdp does not work with float16"),
-        ({"patience": 0}, "patience is 0; it needs to be 1 or more"),
-        ({"lr_base": 0.0}, "lr_base is 0; it needs to be more"),
+        ({"patience": 0}, "patience must be at least 1, got 0"),
+        ({"lr_base": 0.0}, "lr_base must be greater than 0, got 0"),
         ({"model_ema_decay": 1.5}, "between 0 and 1"),
-        ({"checkpoint_hist": 0}, "1 or more"),
-        ({"nproc": 0}, "1 or more"),
+        ({"checkpoint_hist": 0}, "must be at least 1, got 0"),
+        ({"nproc": 0}, "must be at least 1, got 0"),
     ],
     ids=str,
 )

@@ -145,7 +145,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
         edit(lambda c: c["annotations"][0].update(segmentation={"size": 5})),
         "annotation 1 has a mask of size 5, but its image has 48x64",
     ),
-    "crowd": (edit(lambda c: c["annotations"][0].update(iscrowd="0")), "iscrowd '0'; it needs to be 0 or 1"),
+    "crowd": (edit(lambda c: c["annotations"][0].update(iscrowd="0")), "iscrowd 0 or 1, got '0'"),
     "huge image": (
         edit(lambda c: c["images"][0].update(height=2_000_000, width=2_000_000)),
         "1 images have another size than it says, the first: .*its entry 2000000x2000000",
@@ -452,7 +452,7 @@ def test_a_whole_run(
         assert picture.size == (64, 48)
     monkeypatch.setattr("vitlet.transfer.detection.predict.MOST_DRAWN", 2)
     assert main(whole) == 0
-    assert f"(2 surest of {len(found[0]['objects'])} drawn)" in capsys.readouterr().out
+    assert f"(2 most confident of {len(found[0]['objects'])} drawn)" in capsys.readouterr().out
     own = tmp_path / "own" / "0.png"
     own.parent.mkdir()
     own.write_bytes(Path(images[0]).read_bytes())
@@ -462,8 +462,8 @@ def test_a_whole_run(
     assert {path.name for path in own.parent.iterdir()} == {"0.png", "0-2.png"}
     for words, sentence in (
         (["--output", str(own)], "0.png cannot be a folder of pictures: it is a file"),
-        (["--score", "2"], "--score is 2; it needs to be from 0 to 1"),
-        (["--score", "nan"], "--score is nan; it needs to be from 0 to 1"),
+        (["--score", "2"], "--score must be between 0 and 1, got 2"),
+        (["--score", "nan"], "--score must be between 0 and 1, got nan"),
     ):
         assert main(["detect", "predict", str(run), images[0], *words]) == 2
         assert sentence in capsys.readouterr().err
@@ -567,7 +567,7 @@ def test_tasks_see_one_grid_whatever_the_images(data: Path, tmp_path: Path) -> N
     [
         ({"min_side": 60}, "min_side, max_side and long_side are 60, 48 and 64"),
         ({"cascade_masks": "all"}, "Add --head cascade"),
-        ({"decay_milestones": "8;11"}, "numbers above 0 separated by commas"),
+        ({"decay_milestones": "8;11"}, "numbers greater than 0 separated by commas"),
         ({"backbone": "no_such_net"}, "unknown model 'no_such_net'"),
         ({"backbone": "dla46_c"}, "has no forward_intermediates"),
         ({"data": "nowhere"}, "no such folder: nowhere"),

@@ -366,7 +366,7 @@ def test_two_processes_train_as_one_that_accumulates(tmp_path: Path) -> None:
         ({"rescale_min": 3.0}, "rescale_min and rescale_max are 3 and 2"),
         ({"test_scales": "0.5,x"}, "test_scales is '0.5,x'"),
         ({"batch_size": 1}, "each part of a step needs 2 images or more"),
-        ({"auxiliary": -1.0}, "auxiliary is -1; it needs to be 0 or more"),
+        ({"auxiliary": -1.0}, "auxiliary must be at least 0, got -1"),
         ({"model_kwargs": {"patch_size": 12}, "img_size": (48, 96)}, "has no usable grid"),
     ],
 )

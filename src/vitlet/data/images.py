@@ -140,7 +140,7 @@ class Arrays:
         """From NumPy: ``(N, height, width)`` or ``(N, height, width, channels)``, uint8."""
         if images.dtype != np.uint8 or images.ndim not in (3, 4) or len(images) != len(labels):
             raise VitletError(
-                f"found an array of {images.dtype} and shape {images.shape} with {len(labels)} labels; it needs to be"
+                f"found an array of {images.dtype} and shape {images.shape} with {len(labels)} labels; it must be"
                 " uint8 of shape (N, height, width) or (N, height, width, channels), with a label for each."
             )
         tensor = torch.from_numpy(np.ascontiguousarray(images if images.ndim == 4 else images[..., None]))

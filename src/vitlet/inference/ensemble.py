@@ -120,7 +120,7 @@ def classify(
     """One answer for each file, in order, a batch at a time."""
     check_topk(topk)
     if batch_size < 1:
-        raise VitletError(f"batch size is {batch_size}; it needs to be 1 or more.")
+        raise VitletError(f"batch size must be at least 1, got {batch_size}.")
     for first in range(0, len(paths), batch_size):
         part = paths[first : first + batch_size]
         read = [_read(ensemble, path) for path in part]

@@ -110,7 +110,7 @@ def _check(about: Exported) -> None:
     own = about.preprocessing
     size, crop = own["input_size"], own["crop_pct"]
     if not isinstance(size, list) or len(size) != 3 or not all(type(side) is int and side > 0 for side in size):
-        raise ValueError(f"input_size is {size!r}; it needs to be channels, height and width")
+        raise ValueError(f"input_size must be channels, height and width, got {size!r}")
     if max(size) > MAX_SIDE:
         raise ValueError(f"input_size is {size!r}; at most {MAX_SIDE} pixels a side are taken")
     for name in ("mean", "std"):
@@ -118,11 +118,11 @@ def _check(about: Exported) -> None:
         if not numbers or len(own[name]) != size[0]:
             raise ValueError(f"{name} is {own[name]!r}; it needs a number for each of {size[0]} channels")
     if min(own["std"]) <= 0:
-        raise ValueError(f"std is {own['std']!r}; it needs to be more than 0")
+        raise ValueError(f"std must be greater than 0, got {own['std']!r}")
     if not is_number(crop) or not 0 < crop <= 1:
-        raise ValueError(f"crop_pct is {crop!r}; it needs to be more than 0 and at most 1")
+        raise ValueError(f"crop_pct must be greater than 0 and at most 1, got {crop!r}")
     if not 0 < about.temperature < math.inf:
-        raise ValueError(f"temperature is {about.temperature!r}; it needs to be more than 0")
+        raise ValueError(f"temperature must be greater than 0, got {about.temperature!r}")
 
 
 def load_network(folder: Path, about: Exported) -> nn.Module:

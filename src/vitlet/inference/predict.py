@@ -195,7 +195,7 @@ def _changed(run: Path, split: str, images: ImageSet) -> str:
 def check_topk(topk: int) -> None:
     """Refuse what names no class."""
     if topk < 1:
-        raise VitletError(f"topk is {topk}; it needs to be 1 or more.")
+        raise VitletError(f"topk must be at least 1, got {topk}.")
 
 
 def most_likely(probabilities: Tensor, classes: Sequence[str], topk: int) -> list[dict[str, Any]]:

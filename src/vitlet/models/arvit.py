@@ -96,7 +96,7 @@ class ARViT(LayeredModel):
     ) -> None:
         super().__init__()
         if embed_dim % 4 or embed_dim % num_heads:
-            raise ValueError(f"embed_dim {embed_dim} needs to be divisible by 4 and by num_heads {num_heads}")
+            raise ValueError(f"embed_dim {embed_dim} must be divisible by 4 and by num_heads {num_heads}")
         self.in_chans, self.num_classes = in_chans, num_classes
         self.num_features = self.embed_dim = embed_dim
         self.num_prefix_tokens = 0

@@ -58,7 +58,7 @@ class LayeredModel(nn.Module):
         """A new head; 0 classes for none."""
         if global_pool is not None:
             if global_pool not in self.pools:
-                raise ValueError(f"global_pool is {global_pool!r}; it needs to be one of {self.pools}, '' for none")
+                raise ValueError(f"global_pool must be one of {self.pools}, '' for none, got {global_pool!r}")
             self.global_pool = global_pool
         self.num_classes = num_classes
         self.head = nn.Linear(self.head_hidden_size, num_classes) if num_classes else nn.Identity()
@@ -74,7 +74,7 @@ class LayeredModel(nn.Module):
     ) -> Any:
         """timm's contract: the outputs of layers as maps, after that of the last layer as tokens."""
         if output_fmt not in ("NCHW", "NLC"):
-            raise ValueError(f"output_fmt is {output_fmt!r}; it needs to be NCHW or NLC")
+            raise ValueError(f"output_fmt must be NCHW or NLC, got {output_fmt!r}")
         layers = getattr(self, self.LAYERS)
         wanted, last = feature_take_indices(len(layers), indices)
         run = layers[: last + 1] if stop_early else layers

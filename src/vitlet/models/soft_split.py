@@ -140,7 +140,7 @@ class TokensToToken(Tokenizer):
     ) -> None:
         super().__init__(math.prod(split[1] for split in splits), strict_img_size, output_fmt)
         if mixer not in ("performer", "transformer"):
-            raise ValueError(f"the token mixer is {mixer!r}; it needs to be performer or transformer")
+            raise ValueError(f"the token mixer must be performer or transformer, got {mixer!r}")
         self.splits = [tuple(split) for split in splits]
         channels = in_chans
         for number, (kernel, _, _) in enumerate(self.splits[:-1], start=1):

@@ -115,7 +115,7 @@ class Objective(nn.Module):
             raise VitletError(f"the tasks of an objective need different names, found {names}.")
         for term in self.terms:
             if not callable(term.weight) and term.weight < 0:
-                raise VitletError(f"the weight of {term.task.name!r} is {term.weight:g}; it needs to be 0 or more.")
+                raise VitletError(f"the weight of {term.task.name!r} must be at least 0, got {term.weight:g}.")
         for view, group in _by_view(self.terms).items():
             needs = joint_needs(group)
             shapes = backbone.shapes(needs, view)

@@ -158,7 +158,7 @@ def _is_left_over(path: Path) -> bool:
 def _require_room(path: Path, *, overwrite: bool) -> None:
     """Refuse what a new run may not have as its folder."""
     if path.exists() and not path.is_dir():
-        raise VitletError(f"{path} is a file; --output needs to be a folder.")
+        raise VitletError(f"{path} is a file; --output must be a folder.")
     if not path.is_dir() or all(_is_left_over(inside) for inside in path.iterdir()):
         return
     if not (path / "config.yaml").is_file():

@@ -30,7 +30,7 @@ def report_runs(runs: Sequence[Path], output: Path, *, most: int = MOST_IMAGES, 
     if most < 1:
         raise VitletError(f"{most} images were asked for; a report needs 1 or more.")
     if output.is_dir():
-        raise VitletError(f"{output} is a folder; --output needs to be a file, such as {output / 'report.html'}.")
+        raise VitletError(f"{output} is a folder; --output must be a file, such as {output / 'report.html'}.")
     paths = list(dict.fromkeys(runs))
     records = [read_run(path, name) for path, name in zip(paths, run_names(paths), strict=True)]
     found = [examine(record, number, most=most, device=device) for number, record in enumerate(records)]

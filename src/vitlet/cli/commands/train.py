@@ -1,4 +1,5 @@
-"""``vitlet train``."""
+"""Train a classifier on a folder of images. What you do not set is chosen for your data and printed; with --model, the
+defaults below are used."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitlet.cli.flags import Parser, add_run_flags, run_settings
 from vitlet.config.run import HELD
+from vitlet.config.setting import OPTIM, RUN
 from vitlet.errors import VitletError
 from vitlet.processes import keep_freed_memory, this_process
 
@@ -21,9 +23,14 @@ if TYPE_CHECKING:
     from vitlet.training.clock import Stopwatch
 
 
+def parser() -> Parser:
+    """The arguments of the command."""
+    return run_parser("vitlet train", str(__doc__))
+
+
 def run(words: list[str]) -> int:
     """Run the command."""
-    config, given, choices = run_config("vitlet train", "Train a classifier on a folder of images.", words)
+    config, given, choices = run_config("vitlet train", str(__doc__), words)
     if not words:
         from vitlet.cli.demo import demo
 
@@ -32,20 +39,32 @@ def run(words: list[str]) -> int:
     return start(config, ["train", *words], given, choices)
 
 
+_EXAMPLES = {
+    "vitlet train": "vitlet train photos --minutes 30\n"
+    "vitlet train photos --model resnet18 --img-size 64 --task drloc=0.5",
+    "vitlet pretrain": "vitlet pretrain photos --output runs/first\nvitlet train photos --init runs/first",
+}
+
+
+def run_parser(program: str, about: str) -> Parser:
+    """The arguments of a command that trains a classifier."""
+    parser = Parser(program, about, _EXAMPLES[program])
+    groups = add_run_flags(parser)
+    add_recipe_flags(parser, groups[RUN])
+    groups[OPTIM].add_argument("--until", metavar="HH:MM", help="time of day to finish at, instead of --minutes")
+    return parser
+
+
 def run_config(program: str, about: str, words: list[str], **fixed: bool) -> tuple[RunConfig, dict[str, Any], str]:
-    """The settings of a command line, those of them that it gives, and what it leaves to us: all, tasks or nothing."""
-    parser = Parser(prog=program, description=about)
-    add_recipe_flags(parser)
-    add_run_flags(parser)
-    parser.add_argument("--until", metavar="HH:MM", help="train until this time of the day, in place of --minutes")
-    chosen = parser.parse_all(words)
+    """The settings of a command line, those that it gives itself, and what is to be chosen: all, tasks or nothing."""
+    chosen = run_parser(program, about).parse_all(words)
     until = vars(chosen).pop("until")
     if until is not None:
         if "minutes" in chosen or "cpu_minutes" in chosen:
-            raise VitletError("--until and --minutes both say when to end; leave one of them out.")
+            raise VitletError("--until and --minutes both limit the time; give one of them.")
         chosen.minutes = minutes_until(until)
     if "epochs" in chosen and ("minutes" in chosen or "cpu_minutes" in chosen):
-        raise VitletError("--epochs and --minutes both say how long to train; leave one of them out.")
+        raise VitletError("--epochs and --minutes both limit the training; give one of them.")
     given = with_recipe(chosen, fixed)
     from vitlet.config import RunConfig
 
@@ -130,11 +149,12 @@ def _require_sources(config: RunConfig) -> None:
     require_data(config.data, config.data_dir, download=config.download)
 
 
-def add_recipe_flags(parser: Parser) -> None:
-    """Which published setting, and at which size."""
-    parser.add_argument("--recipe", metavar="NAME", help="a published setting, see `vitlet recipes`; flags override it")
-    about = "full: as published; small: the same question on one CPU core [full]"
-    parser.add_argument("--recipe-size", choices=("full", "small"), help=about)
+def add_recipe_flags(parser: Parser, group: Any) -> None:
+    """The flags that name a published setting and its size, in a group of the help text."""
+    group.add_argument("--recipe", metavar="NAME", help="published settings, see `vitlet recipes`; flags override them")
+    about = "full: as published; small: reduced to one CPU core (default: full)"
+    group.add_argument("--recipe-size", choices=("full", "small"), help=about)
+    parser.hidden.add("recipe_size")
 
 
 def with_recipe(chosen: argparse.Namespace, fixed: Mapping[str, Any], *, runs: bool = True) -> dict[str, Any]:

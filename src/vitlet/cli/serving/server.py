@@ -176,6 +176,6 @@ def check_host(host: str) -> str:
     except ValueError:
         pass
     raise VitletError(
-        f"--host {host}: needs to be a loopback address such as 127.0.0.1. The page asks nobody for a password; to"
+        f"--host must be a loopback address such as 127.0.0.1, got {host}. The page has no password; to"
         " reach it from elsewhere, tunnel to it (ssh -L) or put a server with a login in front."
     )

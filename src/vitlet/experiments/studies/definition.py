@@ -234,7 +234,7 @@ def _numbers(value: Any, where: str) -> list[float]:
     known = isinstance(value, list) and all(type(each) in (int, float) for each in value)
     if known and value and all(-1e15 < each < 1e15 for each in value):
         return [float(each) for each in value]
-    raise VitletError(f"{where} needs to be a list of numbers, found {value!r}.")
+    raise VitletError(f"{where} must be a list of numbers, got {value!r}.")
 
 
 def _fractions(value: Any, where: str) -> tuple[float, ...]:
@@ -249,7 +249,7 @@ def _seeds(value: Any, where: str) -> tuple[int, ...]:
         return tuple(range(value))
     numbers = _numbers(value, where)
     if not all(each.is_integer() for each in numbers) or len(set(numbers)) < len(numbers):
-        raise VitletError(f"{where} needs to be whole numbers that all differ, found {value!r}.")
+        raise VitletError(f"{where} must be distinct whole numbers, got {value!r}.")
     return tuple(int(each) for each in numbers)
 
 

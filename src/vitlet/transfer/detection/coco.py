@@ -147,7 +147,7 @@ def read_split(file: Path, folders: Sequence[Path]) -> CocoSplit:
     for entry in content["annotations"]:
         where = f"{file}: annotation {entry.get('id') if isinstance(entry, dict) else entry!r}"
         if not isinstance(entry, dict):
-            raise VitletError(f"{where} needs to be an object.")
+            raise VitletError(f"{where} must be an object.")
         if not _is_among(entry.get("image_id"), listed):
             strangers["name images"].append(entry.get("image_id"))
         elif not _is_among(entry.get("category_id"), labels):
@@ -218,16 +218,16 @@ def _listed_images(entries: Sequence[Any], file: Path) -> dict[int, Mapping[str,
 def _thing(entry: Mapping[str, Any], label: int, image: Mapping[str, Any], where: str) -> Thing:
     box = entry.get("bbox")
     if not isinstance(box, list) or len(box) != 4 or not all(is_number(side, LARGEST_NUMBER) for side in box):
-        raise VitletError(f"{where} has the box {str(box)[:80]}; it needs to be [left, top, width, height].")
+        raise VitletError(f"{where} must have a box [left, top, width, height], got {str(box)[:80]}.")
     left, top, width, height = (float(side) for side in box)
     segmentation = entry.get("segmentation") or None
     if segmentation is not None:
         segmentation = as_rle(segmentation, image["height"], image["width"], where)
     area, crowd = entry.get("area"), entry.get("iscrowd")
     if area is not None and not is_number(area, LARGEST_NUMBER):
-        raise VitletError(f"{where} has the area {str(area)[:80]}; it needs to be a number of pixels, or left out.")
+        raise VitletError(f"{where} must have an area in pixels, or none, got {str(area)[:80]}.")
     if crowd not in (None, 0, 1):
-        raise VitletError(f"{where} has iscrowd {str(crowd)[:80]!r}; it needs to be 0 or 1.")
+        raise VitletError(f"{where} must have iscrowd 0 or 1, got {str(crowd)[:80]!r}.")
     own = max(0.0, width) * max(0.0, height) if area is None else float(area)
     return Thing((left, top, width, height), label, bool(crowd), own, segmentation)
 
