@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from builders import ROOT
+from vitlet.cli import COMMANDS
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
@@ -54,3 +57,14 @@ def test_code_blocks_run(page: Path, tmp_path: Path) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
         assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_pages_of_commands_are_up_to_date() -> None:
+    """A page per command, made from its help, and none of a command that is gone."""
+    hooks: dict[str, Any] = runpy.run_path(str(ROOT / "docs" / "hooks.py"))
+    wanted, folder = hooks["command_pages"](), ROOT / "docs" / "commands"
+    assert set(wanted) == {"index.md", *(f"{name}.md" for name in COMMANDS)}
+    assert {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()} == wanted, "python docs/hooks.py"
+    assert "| `--seed N` | random seed for initialization" in wanted["train.md"]
+    assert "--checkpoint-hist" in wanted["train.md"] and "--checkpoint-hist" not in wanted["plan.md"]
+    assert "## vitlet detect predict" in wanted["detect.md"]

@@ -1,4 +1,4 @@
-"""Tests for a task of your own, by inheriting them.
+"""Contract tests for tasks, to be inherited by the test of a new task.
 
     class TestBorder(TaskSuite):
         task = Border
@@ -58,7 +58,7 @@ def _attention_shape(shape: GridShape) -> AttentionShape:
 
 
 class TaskSuite:
-    """What every task has to keep; a subclass names the task.
+    """Contract tests that every task must pass; a subclass names the task.
 
     Attributes:
         task: the class.

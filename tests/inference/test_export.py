@@ -107,7 +107,7 @@ def test_an_export_that_differs_is_refused(
     small_runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vitlet.inference.export, "_compare", lambda *_: Parity(2, "images", 2e-4, 1.0))
-    with pytest.raises(VitletError, match=r"differs from the network: largest difference of a logit 2\.0e-04"):
+    with pytest.raises(VitletError, match=r"differs from the model: largest difference of a logit 2\.0e-04"):
         export_run(small_runs[0], "safetensors", tmp_path / "export")
     assert not list(tmp_path.iterdir())
 
@@ -184,14 +184,14 @@ def test_hostile_and_damaged_exports(
         ({"label_names": ["one", "two"]}, "cannot load the network"),
         ({"sha256": {"../../absent": "0"}}, "absent is missing"),
         ({"temperature": 0}, "temperature must be greater than 0, got 0.0"),
-        ({"temperature": float("nan")}, "temperature is nan"),
-        ({"temperature": float("inf")}, "temperature is inf"),
+        ({"temperature": float("nan")}, "temperature must be greater than 0, got nan"),
+        ({"temperature": float("inf")}, "temperature must be greater than 0, got inf"),
         ({"temperature": 10**400}, "not the manifest of an export"),
         *(
             ({"preprocessing": {**manifest["preprocessing"], **change}}, sentence)
             for change, sentence in (
                 ({"crop_pct": 0}, "crop_pct must be greater than 0 and at most 1, got 0"),
-                ({"crop_pct": "all"}, "crop_pct is 'all'"),
+                ({"crop_pct": "all"}, "crop_pct must be greater than 0 and at most 1, got 'all'"),
                 ({"input_size": [3, 16]}, r"input_size must be channels, height and width, got \[3, 16\]"),
                 ({"input_size": [3, 16, 0]}, r"input_size is \[3, 16, 0\]"),
                 ({"input_size": [3, 10**9, 16]}, "at most 8192 pixels a side are taken"),

@@ -292,7 +292,7 @@ def test_settings_make_views() -> None:
     swin = timm.create_model("swin_tiny_patch4_window7_224", img_size=64, window_size=2, num_classes=5)
     assert view_of(TaskConfig(1.0, view="shuffle"), vitlet.TimmBackbone(swin)) == ShuffledPatches(32)
     odd = vitlet.TimmBackbone(timm.create_model("resnet10t", num_classes=5), img_size=80)
-    with pytest.raises(vitlet.VitletError, match=r"3x3 tokens on images of 80x80 pixels, which are no whole square"):
+    with pytest.raises(vitlet.VitletError, match=r"3x3 tokens on images of 80x80 pixels, which are not square"):
         view_of(TaskConfig(1.0, view="shuffle"), odd)
 
 

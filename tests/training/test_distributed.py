@@ -151,7 +151,7 @@ def test_the_launcher_passes_a_signal_on(data: Path, tmp_path: Path) -> None:
     started.send_signal(signal.SIGTERM)
     _, errors = started.communicate(timeout=90)
     assert started.returncode == 75, errors
-    assert errors.count("Nothing is lost; continue with: vitlet train --resume") == 1
+    assert errors.count("the state is saved. Continue with: vitlet train --resume") == 1
 
 
 def family(of: int) -> set[int]:

@@ -286,6 +286,6 @@ def test_bad_settings(settings: dict[str, Any], words: str) -> None:
 
 def test_more_parts_than_images(data: Path, tmp_path: Path) -> None:
     settings = config(data, tmp_path / "run", batch_size=64, grad_accum_steps=64)
-    with pytest.raises(vitlet.VitletError, match=r"33 training images .* do not make 64 parts"):
+    with pytest.raises(vitlet.VitletError, match=r"33 training images .* are too few for 64 micro-batches"):
         train(settings)
     assert not (tmp_path / "run").exists()

@@ -92,7 +92,7 @@ def other_image(root: Path) -> None:
 
 
 FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "cut file": (cut_file, r"instances_train.json is no whole JSON: .* in line 3\d, column"),
+    "cut file": (cut_file, r"instances_train.json is not valid JSON: .* in line 3\d, column"),
     "no list": (edit(lambda c: c.pop("categories")), "needs a list 'categories'"),
     "missing images": (
         lambda root: (root / "train" / "2.png").unlink(),
@@ -108,10 +108,10 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
         "two categories have the id 3",
     ),
     "same image twice": (edit(lambda c: c["images"].append(c["images"][0])), "two images have the id 1"),
-    "box": (edit(lambda c: c["annotations"][0].update(bbox=[1, 2, "x", 3])), "annotation 1 has the box"),
+    "box": (edit(lambda c: c["annotations"][0].update(bbox=[1, 2, "x", 3])), "annotation 1 must have a box"),
     "box not finite": (
         edit(lambda c: c["annotations"][0].update(bbox=[1, 2, float("nan"), 3])),
-        "annotation 1 has the box",
+        "annotation 1 must have a box",
     ),
     "mask of another size": (
         edit(lambda c: c["annotations"][1].update(segmentation={"size": [9, 9], "counts": [81]})),
@@ -131,15 +131,18 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "image's number": (edit(lambda c: c["annotations"][0].update(image_id=[1])), "1 annotations name images .*1"),
     "category's number": (edit(lambda c: c["annotations"][0].update(category_id={})), "1 annotations .* categories"),
-    "huge box": (edit(lambda c: c["annotations"][0].update(bbox=[1, 2, 10**400, 3])), "annotation 1 has the box"),
-    "huge area": (edit(lambda c: c["annotations"][0].update(area=10**400)), "annotation 1 has the area 1000"),
+    "huge box": (edit(lambda c: c["annotations"][0].update(bbox=[1, 2, 10**400, 3])), "annotation 1 must have a box"),
+    "huge area": (
+        edit(lambda c: c["annotations"][0].update(area=10**400)),
+        "annotation 1 must have an area in pixels, or none, got 1000",
+    ),
     "huge polygon": (
         edit(lambda c: c["annotations"][0].update(segmentation=[[1, 2, 3, 4, 5, 10**400]])),
         "annotation 1 has a polygon",
     ),
     "flat polygon": (
         edit(lambda c: c["annotations"][0].update(segmentation=[1, 1, 9, 1, 9, 9])),
-        "annotation 1 has a segmentation that is no list of polygons",
+        "annotation 1 has a segmentation that is not a list of polygons",
     ),
     "mask of no size": (
         edit(lambda c: c["annotations"][0].update(segmentation={"size": 5})),
@@ -159,10 +162,10 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
         "has no training annotations; found .*instances_val.json",
     ),
     "segmentation": (edit(lambda c: c["annotations"][0].update(segmentation="all of it")), "neither polygons nor run"),
-    "way out": (edit(lambda c: c["images"][0].update(file_name="../secret.png")), "leads out of the folder"),
+    "way out": (edit(lambda c: c["images"][0].update(file_name="../secret.png")), "points outside of the folder"),
     "image of another size": (other_image, "1 images have another size than it says, the first: .*20x30"),
     "broken image": (lambda root: (root / "train" / "0.png").write_bytes(b"no image"), "cannot read the image .*0.png"),
-    "no objects": (edit(lambda c: c.update(annotations=[])), "holds no objects to learn from"),
+    "no objects": (edit(lambda c: c.update(annotations=[])), "contains no objects to learn from"),
     "other categories in val": (
         edit(lambda c: c["categories"].append({"id": 9, "name": "x"})),
         "lists other categories",
@@ -210,7 +213,7 @@ def test_boxes_without_masks_make_a_detector_without_masks(tmp_path: Path) -> No
     root = write_coco(tmp_path / "coco")
     edit(lambda content: content["annotations"][0].pop("segmentation"))(root)
     job = DetectionJob.build(config(root, tmp_path / "run", head="cascade"))
-    assert "boxes alone: 1 objects have no mask" in job.notes
+    assert "boxes only: 1 objects have no mask" in job.notes
     assert not any("mask" in name for name, _ in job.objective.named_parameters())
     job.model.eval()
     found = job.predictor.measure(job.splits["val"], World(), lambda: None).to_dict()
@@ -474,7 +477,7 @@ def test_a_whole_run(
     assert main(["detect", "evaluate", str(run), str(alone), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["data"] == f"{alone} (val)"
     assert main(["predict", str(run), images[0]]) == 2
-    assert "is of `vitlet detect train`; needed settings of `vitlet train`" in capsys.readouterr().err
+    assert "holds settings of `vitlet detect train`; needed are settings of `vitlet train`" in capsys.readouterr().err
     assert main(["detect", "evaluate", str(run), "--split", "test"]) == 2
     assert "has no test images; there are train, val" in capsys.readouterr().err
     assert main(["detect", "train", "-c", str(run / "config.yaml"), "--output", str(run)]) == 2
@@ -565,13 +568,13 @@ def test_tasks_see_one_grid_whatever_the_images(data: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"min_side": 60}, "min_side, max_side and long_side are 60, 48 and 64"),
+        ({"min_side": 60}, "min_side, max_side and long_side must not decrease, got 60, 48 and 64"),
         ({"cascade_masks": "all"}, "Add --head cascade"),
         ({"decay_milestones": "8;11"}, "numbers greater than 0 separated by commas"),
         ({"backbone": "no_such_net"}, "unknown model 'no_such_net'"),
         ({"backbone": "dla46_c"}, "has no forward_intermediates"),
         ({"data": "nowhere"}, "no such folder: nowhere"),
-        ({"batch_size": 3, "grad_accum_steps": 2}, "do not divide"),
+        ({"batch_size": 3, "grad_accum_steps": 2}, "batch_size (3) must be divisible by"),
     ],
 )
 def test_bad_settings_are_one_sentence(changes: dict[str, Any], message: str, data: Path, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def class_map(backbone: Backbone, images: Tensor, labels: Tensor | None = None) 
         features = backbone(View(images.detach().clone().requires_grad_(True)), Needs(every_grid=True))
         logits = features.logits
         if logits is None or logits.shape[1] == 0 or not logits.requires_grad:
-            raise VitletError("a class map needs class scores, and this network gives none.")
+            raise VitletError("a class activation map requires class scores, but this model has none.")
         labels = logits.argmax(-1) if labels is None else labels
         score = logits.gather(1, labels[:, None]).sum()
         known = _ancestors(score)

@@ -141,12 +141,12 @@ class Explainer:
     ) -> tuple[Tensor | None, tuple[str, float] | None]:
         """The class map of the only image, and the class that it is for."""
         if not self.classes:
-            left_out.append("class map: the network was trained without labels and has no classifier.")
+            left_out.append("class activation map: the model was trained without labels and has no classifier.")
             return None, None
         try:
             found = class_map(backbone, batch)
         except VitletError as problem:
-            left_out.append(f"class map: {problem}")
+            left_out.append(f"class activation map: {problem}")
             return None, None
         probability, label = self.probabilities(found.logits[0]).max(-1)
         return found.evidence[0].cpu(), (self.classes[int(label)], float(probability))

@@ -59,7 +59,7 @@ def parse_fractions(text: str) -> tuple[float, ...]:
     except ValueError:
         fractions = ()
     if not fractions or not all(0 < fraction <= 1 for fraction in fractions):
-        raise VitletError(f"fractions are {text!r}; needed are shares above 0 and up to 1, separated by commas.")
+        raise VitletError(f"fractions are {text!r}; they must be greater than 0 and at most 1, separated by commas.")
     return fractions
 
 
@@ -123,7 +123,7 @@ def _choose_layer(layers: list[Tensor], labels: Tensor, neighbours: int, wanted:
         return 0
     if wanted is not None:
         if not 1 <= wanted <= len(layers):
-            raise VitletError(f"layer is {wanted}; the network has blocks 1 to {len(layers)}.")
+            raise VitletError(f"layer must be between 1 and {len(layers)}, the number of blocks, got {wanted}.")
         return wanted - 1
     order = torch.from_numpy(np.random.default_rng(0).permutation(len(labels)))
     held, rest = order[: max(1, len(order) // 5)], order[len(order) // 5 :]

@@ -44,11 +44,11 @@ class Locator:
                 f"{run} has no localization head: {trained}. Train with --task drloc (or position) to have one."
             )
         if config.fsdp:
-            raise VitletError(f"the heads of {run} are spread over the checkpoint's shards, which is not read here.")
+            raise VitletError(f"the heads of {run} are in a sharded checkpoint, which cannot be read here.")
         checkpoint, damaged = Checkpoints(run / "checkpoints").peek()
         if checkpoint is None:
-            why = "; ".join(damaged) or "its folder 'checkpoints' holds none"
-            raise VitletError(f"the task heads of {run} lie in its checkpoints: {why}.")
+            why = "; ".join(damaged) or "its folder 'checkpoints' is empty"
+            raise VitletError(f"the task heads of {run} are saved in its checkpoints, but {why}.")
         where = find_device(device)
         alone = replace(config, tasks={names[0]: config.tasks[names[0]]})  # other tasks may need a teacher
         objective = _objective(alone, checkpoint).to(where).eval()

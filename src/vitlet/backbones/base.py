@@ -13,9 +13,10 @@ from vitlet.errors import VitletError, first_line
 from vitlet.tokens.features import Features, GridShape, Needs, Shapes
 from vitlet.tokens.views import PlainView, View, ViewMaker
 
-SAME_SIZE = " Pass the img_size and in_chans that the model was made with."
+SAME_SIZE = " Pass the img_size and in_chans that the model was created with."
 OTHER_SIZE = (
-    " This view has another size than the images: make a model that takes any, with model_kwargs dynamic_img_size=true"
+    " This view has another size than the images: create a model that takes any size, with model_kwargs"
+    " dynamic_img_size=true"
     " for timm's ViT, DeiT and EVA, strict_img_size=false for its Swin; most convolutional networks do."
 )
 
@@ -35,7 +36,7 @@ class Backbone(nn.Module):
         sides = (img_size, img_size) if isinstance(img_size, int) else img_size
         if not isinstance(sides, (tuple, list)) or len(sides) != 2 or not all(_is_side(side) for side in sides):
             raise VitletError(
-                f"img_size is {img_size!r}; needed is a side in pixels, or (height, width), such as img_size=224 or"
+                f"img_size is {img_size!r}; it must be a side in pixels, or (height, width), such as img_size=224 or"
                 " img_size=(64, 96)."
             )
         self.img_size = (int(sides[0]), int(sides[1]))

@@ -85,7 +85,7 @@ class Survey:
                 number = int(index) + 1 if int(index) >= 0 else int(index)
                 raise VitletError(
                     f"there is no attention layer {number} in {model}: it has {count} with a map over the token grid."
-                    f" Ask for 1 to {count}, or -1 for the last."
+                    f" Use 1 to {count}, or -1 for the last."
                 )
         return tuple(sorted({int(index) % count for index in asked}))
 

@@ -84,11 +84,12 @@ class GridPlace:
     def refusal(self, found: str, height: int, width: int) -> VitletError:
         """What to say where `read` finds no grid in an output, given in words."""
         what = f"the output of layer {self.layer!r} is {found}, which cannot be read as a grid over"
-        advice = "Name another layer, or say its layout ('NCHW', 'NHWC', 'NLC') and prefix_tokens."
+        advice = "Name another layer, or pass its layout ('NCHW', 'NHWC', 'NLC') and prefix_tokens."
         if self.rows:
             advice = (
                 f"In evaluation it had {self.rows} rows of tokens on images {self.height} pixels high. Where the model"
-                " drops tokens in training, as with timm's patch_drop_rate, turn that off: those left have no places."
+                " drops tokens in training, as with timm's patch_drop_rate, turn that off: the remaining ones have no"
+                " known position."
             )
         return VitletError(f"{what} {height}x{width} images with {self.prefix} prefix tokens. {advice}")
 
@@ -192,7 +193,7 @@ class _Walk:
     def _trouble(self, sequence: Tensor, grid: Tensor) -> str:
         """Why the tokens of a sequence, read as a grid, are not where they seem to be; nothing where they are."""
         if _wanders(*grid[-2:].flatten(2).transpose(1, 2)):
-            return "change places from one run to the next, in evaluation too, as where images are masked at random"
+            return "change positions between runs, even in evaluation, as with random masking"
         length = int(sequence.shape[1])
         changed = (sequence[1:-2] - sequence[:1]).abs().sum(2).count_nonzero(1).tolist()  # tokens, by light
         corners = [grid[:, :, row, column] for row, column in CORNERS]
@@ -203,7 +204,7 @@ class _Walk:
             self.in_order[length] = True
         if self.in_order.get(length, True):
             return ""
-        return "are not in the order of the image, row by row: a light in one of its corners is noticed elsewhere"
+        return "are not in the order of the image, row by row: a change in one corner shows up at another token"
 
     def place(self, name: str, tensor: Tensor) -> GridPlace | None:
         """How to read this output: as it was said, else as the first layers showed, else by the fewest extra tokens."""
@@ -260,12 +261,12 @@ def find_grid(
     if found is None:
         raise VitletError(
             f"{name} has no layer whose output can be read as a token grid over {height}x{width} images. Name one with"
-            " layer=..., and say its layout ('NCHW', 'NHWC', 'NLC') and prefix_tokens."
+            " layer=..., and pass its layout ('NCHW', 'NHWC', 'NLC') and prefix_tokens."
         )
     if found.trouble:
         raise VitletError(
             f"the tokens of layer {found.place.layer!r} of {name} {found.trouble}. Tasks need to know where each token"
-            " is: name a layer whose tokens are in order, or use a network that keeps them so."
+            " is: name a layer whose tokens are in order, or use a model that preserves the order."
         )
     return found.place
 

@@ -195,7 +195,7 @@ class AttentionTap:
         if kept is None:
             raise VitletError(
                 f"no attention was caught in {type(self.tapped.module).__name__}: it made no attention call number"
-                f" {self.call + 1} in the last forward pass, as it did when the task was built. Build the task anew"
+                f" {self.call + 1} in the last forward pass, as it did when the task was built. Build the task again"
                 " where the model has changed since."
             )
         return kept

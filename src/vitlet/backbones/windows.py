@@ -94,8 +94,8 @@ NOT_OVER_PLACES = {
     "CrossCovarianceAttn": "attends over channels",
     "ChannelAttention": "attends over channels",
     "ChannelAttentionV2": "attends over channels",
-    "HSMSSD": "mixes states, not places",
-    "MaskUnitAttention": "keeps its tokens in another order than the grid",
+    "HSMSSD": "mixes states, not token positions",
+    "MaskUnitAttention": "has its tokens in another order than the grid",
 }
 """Attention whose shape could pass for a map over the grid."""
 

@@ -75,12 +75,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def usage() -> str:
     """The text of ``vitlet --help``: all commands in groups, a line each."""
-    grouped = {title: [name for name in names if name in COMMANDS] for title, names in COMMAND_GROUPS.items()}
-    grouped["other"] = [name for name in COMMANDS if not any(name in names for names in grouped.values())]
     lines = ["usage: vitlet COMMAND [options]", "", ABOUT, "", "example:", *(f"  {line}" for line in _EXAMPLE)]
-    for title, names in grouped.items():
+    for title, names in command_groups().items():
         lines += ["", f"{title}:", *(f"  {COMMANDS[name][0]:<31} {COMMANDS[name][1]}" for name in names)]
     return "\n".join([*lines, "", f"`vitlet COMMAND --help` describes a command. vitlet {__version__}"])
+
+
+def command_groups() -> dict[str, list[str]]:
+    """All commands by group."""
+    grouped = {title: [name for name in names if name in COMMANDS] for title, names in COMMAND_GROUPS.items()}
+    grouped["other"] = [name for name in COMMANDS if not any(name in names for names in grouped.values())]
+    return grouped
 
 
 def command_parser(name: str) -> Parser:

@@ -59,11 +59,14 @@ def demo(root: Path = Path("runs"), *, epochs: int = 8, seeds: int = SEEDS) -> d
         number += 1
     folder = root / f"demo-{number}"
     say("No DATA given: scikit-learn's handwritten digits.")
-    say(f"1. What `vitlet train digits --epochs {epochs}` chooses and reaches:")
+    say(f"1. `vitlet train digits --epochs {epochs}`, with automatic settings:")
     asked = RunConfig(data="digits", epochs=epochs, output=str(folder / "chosen"))
     choice = choose(asked, {"epochs": epochs})
     print_result(train(choice.config, choice=choice))
-    say(f"2. What tasks bring: a small ViT on {10 * PER_CLASS} labelled digits, {seeds} seeds with tasks and without:")
+    say(
+        f"2. The effect of tasks: a small ViT on {10 * PER_CLASS} labelled digits, {seeds} seeds with tasks and"
+        " without:"
+    )
     found: dict[str, list[float]] = {name: [] for name in ARMS}
     for seed in range(seeds):
         for name, tasks in ARMS.items():
@@ -100,7 +103,7 @@ def draw_demo(found: Mapping[str, Sequence[float]], picture: Path) -> None:
             )
     axis.set_xticks(range(len(found)), list(found))
     axis.set(xlim=(-0.5, len(found) - 0.3), ylabel="accuracy on test images, %")
-    axis.set_title(f"A small ViT on {10 * PER_CLASS} labelled digits: a line for each seed, mean and 95 % interval")
+    axis.set_title(f"A small ViT on {10 * PER_CLASS} labelled digits: one line per seed, mean and 95 % interval")
     axis.title.set_fontsize(9)
     axis.grid(alpha=0.3)
     save_figure(figure, picture)

@@ -80,7 +80,7 @@ def run_settings(namespace: argparse.Namespace) -> dict[str, Any]:
     if entries == ["none"]:
         values = {key: value for key, value in values.items() if key not in TASKS} | {"task": {}}
     elif "none" in entries:
-        raise VitletError("--task none means no task at all; leave it out, or the others.")
+        raise VitletError("--task none cannot be combined with other tasks; leave it out, or the others.")
     elif entries and isinstance(stored, dict):
         values["task"] = stored | dict(map(_weighted, entries))
     if "aug" in given and given["aug"] != values.get("aug", given["aug"]):
@@ -156,5 +156,7 @@ def _pairs(entries: Sequence[str]) -> dict[str, Any]:
         try:
             values[name] = yaml.safe_load(listed.replace("(", "[").replace(")", "]") if "," in value else value)
         except Exception as error:  # beside YAML's own errors those of numbers, dates and nesting
-            raise VitletError(f"--model-kwargs {entry}: {value} is no value; lists are written 2,2,6.") from error
+            raise VitletError(
+                f"--model-kwargs {entry}: {value} is not a valid value; lists are written 2,2,6."
+            ) from error
     return values

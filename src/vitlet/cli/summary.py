@@ -41,7 +41,7 @@ def print_result(result: RunResult[Scores]) -> None:
     for name, value in result.tasks.items():
         say(f"{name}: {value:.3f}")
     if result.val is not None:
-        say(f"best of its epochs on the validation images: {result.best_epoch}")
+        say(f"best epoch on the validation images: {result.best_epoch}")
     _print_end(result)
 
 
@@ -55,7 +55,7 @@ def print_measured(result: RunResult[Any]) -> None:
         )
     if splits:
         Console().print(table)
-        say(f"best of its epochs on the validation images: {result.best_epoch}")
+        say(f"best epoch on the validation images: {result.best_epoch}")
     for name, value in result.tasks.items():
         say(f"{name}: {value:.3f}")
     _print_end(result)
@@ -102,7 +102,7 @@ def demo_table(found: Mapping[str, Sequence[float]]) -> None:
         own, gain = ("n/a", "n/a") if len(values) < 2 else (_with_interval(student(each)) for each in (values, gains))
         table.add_row(_cell(name), str(len(values)), own, "" if values is base else gain)
     Console().print(table)
-    say("Means over seeds with 95 % intervals (Student's); gains are differences of the same seed.")
+    say("Means over seeds with 95 % intervals (Student's t); gains are paired differences between equal seeds.")
 
 
 def _with_interval(found: Interval) -> str:
@@ -170,7 +170,9 @@ def print_small_models(models: Sequence[SmallModel], measured: str) -> None:
     for use, alike in groupby(models, key=lambda model: model.use):  # sizes of one family share their sentence
         names = [model.name for model in alike]
         say(f"{names[0] if len(names) == 1 else family(names[0])}: {use}")
-    how = "images/s: of a training step, 32 images, one thread; in bf16: with autocast and channels-last layout"
+    how = (
+        "images/s: training throughput, 32 images per step, one thread; in bf16: with autocast and channels-last layout"
+    )
     say(f"{how} ({measured})" if measured else "images/s: not measured")
 
 

@@ -68,7 +68,7 @@ class TransferCommand:
             return makers[prog.rpartition(" ")[2]]()
 
         how: Any = {"parser_class": made}  # argparse calls it as it would call a class
-        actions = parser.add_subparsers(metavar="ACTION", help="one of:", prog=parser.prog, **how)
+        actions = parser.add_subparsers(metavar="|".join(makers), help="action:", prog=parser.prog, **how)
         for action in makers:
             actions.add_parser(action, help=f"see `{parser.prog} {action} --help`")
         return parser

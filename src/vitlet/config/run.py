@@ -189,10 +189,9 @@ class ClassifierHardware(HardwareSettings):
 class RunConfig(ClassifierHardware, AugmentationSettings, ClassifierOptim, ClassifierModel, ClassifierData, BaseConfig):
     """Settings of a classifier's training run, with the names of timm's training script where it has them.
 
-    Example::
-
-        config = vitlet.RunConfig(data="photos", model="resnet18", img_size=(64, 64), epochs=50)
-        result = vitlet.train(config)
+    Example:
+        >>> config = vitlet.RunConfig(data="photos", model="resnet18", img_size=(64, 64), epochs=50)
+        >>> result = vitlet.train(config)
     """
 
     JOB: ClassVar[str] = "train"

@@ -91,7 +91,7 @@ def describe_others(others: Iterable[PurePath]) -> str:
     kinds = Counter(path.suffix.lower() or "no ending" for path in others).most_common()
     shown = ", ".join(f"{kind}: {count}" for kind, count in kinds[:5]) + (", ..." if kinds[5:] else "")
     heic = next((path for path in others if path.suffix.lower() in HEIC_SUFFIXES), None)
-    note = f"files left out because their kind is not read: {len(others)} ({shown}), such as {heic or others[0]}"
+    note = f"files skipped because their format is not supported: {len(others)} ({shown}), such as {heic or others[0]}"
     return note + (", which needs pillow-heif: pip install 'vitlet[heic]'" if heic else "")
 
 
@@ -152,7 +152,7 @@ def _reason(problem: Exception, content: bytes) -> str:
     if isinstance(problem, UnidentifiedImageError):
         if content[4:8] == b"ftyp" and content[8:11] in (b"hei", b"hev", b"mif", b"msf"):
             return "it is a HEIC image, which needs pillow-heif: pip install 'vitlet[heic]'"
-        return f"it is no image of a kind that is read, {', '.join(FORMATS)} (it begins with {content[:12]!r})"
+        return f"it is not in a supported image format, {', '.join(FORMATS)} (it begins with {content[:12]!r})"
     return first_line(problem)
 
 
@@ -185,5 +185,5 @@ def _many_channels(image: Image.Image, channels: int) -> Bytes:
     """The image's own bands, where there are as many as asked for (2: grey and alpha, 4: RGBA or CMYK)."""
     bands = np.atleast_3d(np.array(image)).transpose(2, 0, 1)
     if len(bands) != channels:
-        raise ValueError(f"it has {len(bands)} channels ({image.mode}), {channels} were asked for")
+        raise ValueError(f"it has {len(bands)} channels ({image.mode}), {channels} are required")
     return np.ascontiguousarray(bands)

@@ -119,7 +119,7 @@ def file_inside(written: str, *folders: Path) -> Path:
     except (OSError, ValueError):  # a name too long, or with a zero byte
         path, there = folders[0].resolve(), False
     if not any(path.is_relative_to(folder.resolve()) for folder in folders):
-        raise VitletError(f"{printable(written, 200)!r} leads out of {folders[0]}.")
+        raise VitletError(f"{printable(written, 200)!r} points outside of {folders[0]}.")
     if not there:
         raise VitletError(f"no such image file in {folders[0]}: {printable(written, 200)}.")
     return path
@@ -161,7 +161,7 @@ class Arrays:
         if channels == 1 and len(image) == 3:  # the same weights as Pillow's
             weights = torch.tensor([0.299, 0.587, 0.114])[:, None, None]
             return (image * weights).sum(0, keepdim=True).round().to(torch.uint8)
-        raise VitletError(f"{self.name(index)} has {len(image)} channels, {channels} were asked for.")
+        raise VitletError(f"{self.name(index)} has {len(image)} channels, {channels} are required.")
 
     def name(self, index: int) -> str:
         return self.names.name(index) if self.names else f"image {index}"

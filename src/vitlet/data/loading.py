@@ -85,7 +85,7 @@ class EpochOrder(Sampler[list[tuple[int, int]]]):
             left out.
         seed: of the order.
         balanced: draw, with replacement, every class equally often.
-        parts: parts of a step.
+        parts: gradient-accumulation micro-batches of a step, over all processes.
         mine: the parts that are iterated over.
         repeats: passes over the images per epoch; may be a fraction, then an epoch begins where the one before ended.
 
@@ -112,8 +112,8 @@ class EpochOrder(Sampler[list[tuple[int, int]]]):
         self.batch_size = min(batch_size, self.count) // parts * parts
         if not self.batch_size:
             raise VitletError(
-                f"{self.count} training images and a batch size of {batch_size} do not make {parts} parts"
-                " (processes times grad_accum_steps): use fewer."
+                f"{self.count} training images and a batch size of {batch_size} are too few for {parts} micro-batches"
+                " (processes x grad_accum_steps): use fewer."
             )
         self.members: list[Tensor] = []
         if balanced:

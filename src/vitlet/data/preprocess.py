@@ -30,7 +30,7 @@ class Preprocess:
 
     def __init__(self, size: tuple[int, int], *, crop_pct: float, mean: Sequence[float], std: Sequence[float]) -> None:
         if max(size) > MAX_SIDE:
-            raise VitletError(f"the input of a network has at most {MAX_SIDE} pixels a side, found {size}.")
+            raise VitletError(f"the input of a model has at most {MAX_SIDE} pixels a side, found {size}.")
         self.size, self.crop_pct, self.mean, self.std = size, crop_pct, list(mean), list(std)
         self._scale = 1 / (255 * torch.tensor(self.std))[:, None, None]
         self._shift = (torch.tensor(self.mean) / torch.tensor(self.std))[:, None, None]

@@ -117,7 +117,7 @@ def load_unlabelled(request: Request) -> Dataset:
         if tree is not None and layout is not None and layout.loose and not chosen:
             loose = tree.images(layout.loose, [0] * len(layout.loose))
             train = Joined((train, keep(loose, fraction=request.fraction, seed=request.seed)))
-            note += ", so the images beside the class folders join in"
+            note += ", including the images beside the class folders"
         return Dataset((), train, parts.get("val"), None, note)
     if tree is None or layout is None:
         images: ImageSet = keep(_open(request)[0].train, fraction=request.fraction)  # a stream cannot be cut
@@ -230,8 +230,8 @@ def _require_apart(training: Sequence[str], others: Sequence[str], name: str) ->
     """Refuse given splits that tear groups apart."""
     if both := sorted(set(training) & set(others)):
         raise VitletError(
-            f"the group {both[0]!r} has training and {name} images ({len(both)} groups have both); a group needs"
-            " to lie on one side. Put it there, or join the folders and let --group-by split them."
+            f"the group {both[0]!r} has training and {name} images ({len(both)} groups have both); a group"
+            " must be on one side. Move its images there, or merge the folders and let --group-by split them."
         )
 
 

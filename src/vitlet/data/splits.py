@@ -74,7 +74,8 @@ def hold_out_items(items: Sequence[_Item], fraction: float, seed: int) -> tuple[
     count = round(len(items) * fraction)
     if fraction > 0 and not 0 < count < len(items):
         raise VitletError(
-            f"{len(items)} training images leave nothing to hold out {fraction:g} of. Add validation images, or use"
+            f"{len(items)} training images are too few to hold out a fraction of {fraction:g}. Add validation images,"
+            " or use"
             " --val-fraction 0."
         )
     order = torch.randperm(len(items), generator=torch.Generator().manual_seed(mix_seed(seed))).tolist()
@@ -111,7 +112,7 @@ def keep(
         count = max(least, round(fraction * len(members)))
         if per_class is not None:
             if per_class > len(members):
-                raise VitletError(f"class {label} has {len(members)} training images, per_class asks for {per_class}.")
+                raise VitletError(f"class {label} has {len(members)} training images, but per_class is {per_class}.")
             count = min(count, per_class)
         chosen |= set(members[:count])
     return _pick(images, chosen)
@@ -131,7 +132,7 @@ def pick_names(images: ImageSet, found: Sequence[str], known: Sequence[str], *, 
         shown = ", ".join(known[:5]) + (", ..." if len(known) > 5 else "")
         raise VitletError(
             f"{source} holds the class {strangers[0]!r}, which is not among the {len(known)} classes of the run"
-            f" ({shown}): its label would lie beyond the classifier. Leave that class out."
+            f" ({shown}): its label would exceed the outputs of the classifier. Leave that class out."
         )
     new = {label: list(known).index(name) for label, name in enumerate(found)}
     return Relabelled(images, tuple(range(len(images))), new)

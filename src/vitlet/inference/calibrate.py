@@ -104,8 +104,8 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     found = minimize_scalar(loss, bounds=(low, high), method="bounded")
     if min(loss(low), loss(high)) <= found.fun + 1e-9:
         raise VitletError(
-            f"no temperature between {LIMITS[0]:g} and {LIMITS[1]:g} suits these {len(labels)} images: the network"
-            " knows all of them without doubt, or none. Calibrate on more images, or train longer."
+            f"no temperature between {LIMITS[0]:g} and {LIMITS[1]:g} fits these {len(labels)} images: the model"
+            " classifies all of them correctly, or none. Calibrate on more images, or train longer."
         )
     return math.exp(found.x)
 

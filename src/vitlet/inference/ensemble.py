@@ -84,11 +84,11 @@ class Ensemble:
 def _order(first: Predictor, other: Predictor) -> list[int]:
     """Where the first network's classes stand among another's; refuses networks that know other classes."""
     if set(first.classes) != set(other.classes):
-        alone = [f"{name!r} is in the first alone" for name in first.classes if name not in other.classes]
-        alone += [f"{name!r} is in the second alone" for name in other.classes if name not in first.classes]
+        alone = [f"{name!r} is only in the first" for name in first.classes if name not in other.classes]
+        alone += [f"{name!r} is only in the second" for name in other.classes if name not in first.classes]
         raise VitletError(
-            f"{first.source} and {other.source} know other classes ({len(first.classes)} and {len(other.classes)};"
-            f" {alone[0]}): their probabilities cannot be averaged. Ask them one at a time."
+            f"{first.source} and {other.source} have different classes ({len(first.classes)} and {len(other.classes)};"
+            f" {alone[0]}): their probabilities cannot be averaged. Use them one at a time."
         )
     indices = {name: index for index, name in enumerate(other.classes)}
     return [indices[name] for name in first.classes]

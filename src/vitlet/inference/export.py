@@ -92,7 +92,7 @@ def export_run(
         parity = _compare(predictor, beside, about)
         if dtype == "float32" and not parity.largest <= TOLERANCE:
             raise VitletError(
-                f"the {form} export differs from the network: {parity}. At most {TOLERANCE:g} is let through; nothing"
+                f"the {form} export differs from the model: {parity}. At most {TOLERANCE:g} is allowed; nothing"
                 " was written."
             )
         (beside / CARD).write_text(model_card(predictor, about, licence=licence, parity=str(parity)), encoding="utf-8")
@@ -110,7 +110,7 @@ def _only_member(search: Path) -> Path:
     used = used_members(search)
     if len(used) > 1:
         raise VitletError(
-            f"{search} answers with the mean of {len(used)} networks, which these formats do not hold as one. Export"
+            f"{search} averages {len(used)} models, which these formats cannot represent. Export"
             f" its best single run: vitlet export {best_member(search)}"
         )
     return next(iter(used))
@@ -207,7 +207,7 @@ def _check_images(predictor: Predictor) -> tuple[Tensor, str]:
         pass
     draw = torch.Generator().manual_seed(0)
     noise = torch.randint(0, 256, (CHECKED, channels, *preprocess.size), generator=draw, dtype=torch.uint8)
-    return preprocess.normalize(noise), "images of noise (the run's data is not at hand)"
+    return preprocess.normalize(noise), "random images (the run's data is not available)"
 
 
 def _finish(folder: Path, about: Exported, parity: Parity) -> None:

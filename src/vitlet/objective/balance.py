@@ -53,7 +53,7 @@ class Balance(nn.Module, ABC):
 
 
 class Uncertainty(Balance):
-    """Each loss divided by a spread that is learned with the network, with a penalty of the spread's logarithm.
+    """Uncertainty weighting of losses with learned variances (Kendall et al., 2018, https://arxiv.org/abs/1705.07115).
 
     Kendall, Gal, Cipolla: "Multi-Task Learning Using Uncertainty to Weigh Losses for Scene Geometry and Semantics",
     CVPR 2018. A loss L counts as ``weight * (exp(-s) L + s / 2)``; left alone, ``exp(-s)`` goes to ``1 / 2L``.
@@ -78,7 +78,7 @@ class Uncertainty(Balance):
 
 
 class GradientNorms(Balance):
-    """Factors that make every task pull as hard as the labels do, times its weight, on the last layer they share.
+    """Task weights that equalize gradient norms on the last shared layer (after GradNorm, https://arxiv.org/abs/1711.02257).
 
     After Chen, Badrinarayanan, Lee, Rabinovich: "GradNorm: Gradient Normalization for Adaptive Loss Balancing in Deep
     Multitask Networks", ICML 2018; but the norms are met at once, by moving averages, where GradNorm descends on the
@@ -137,7 +137,7 @@ def _last_shared(losses: Mapping[str, Tensor], model: nn.Module) -> str:
         shared = [name for name in shared if name in reached]
     if not shared:
         raise VitletError(
-            f"{', '.join(losses)} share no weights that are trained, so their gradients cannot be balanced. Use"
+            f"{', '.join(losses)} share no trainable weights, so their gradients cannot be balanced. Use"
             " balance_tasks fixed or uncertainty."
         )
     return shared[-1]

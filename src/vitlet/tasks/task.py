@@ -19,7 +19,7 @@ LEARNED_ACCURACY = 1.05
 
 
 class TaskResult(NamedTuple):
-    """A loss to minimise, and numbers a person understands (detached)."""
+    """Loss of a task, and metrics in plain units (detached)."""
 
     loss: Tensor
     metrics: dict[str, Tensor | float]
@@ -48,7 +48,7 @@ class Places(NamedTuple):
 
 
 class Task(nn.Module):
-    """A spatial task about tokens: says what it needs, builds its heads once the sizes are known, returns a loss.
+    """Base class of tasks: declares what it needs, builds its heads once the sizes are known, returns a loss.
 
     Constructors take keyword-only options with literal defaults: the command line and YAML files offer the same.
     """

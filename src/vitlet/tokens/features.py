@@ -44,7 +44,7 @@ class GridShape:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a task asks of the one forward pass.
+    """What a task needs from the forward pass.
 
     Attributes:
         after_norm: the last grid as the classifier head receives it, after the final norm.
@@ -76,7 +76,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes of the grids that `Features` will hold, known before the first step so that heads can be built.
+    """Sizes of the grids of `Features`, known before the first step so that heads can be built.
 
     Of the images that the network sees too, and whether a part of them is hidden.
     """
@@ -95,7 +95,7 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Grid:
-    """A map of tokens and where each of them came from.
+    """Token grid with the coordinates of each token.
 
     Attributes:
         tokens: ``(B, C, H, W)``.
@@ -139,7 +139,7 @@ def pooled_size(size: int, pool: Pool) -> int:
 
 @dataclass(frozen=True)
 class Features:
-    """The one record that tasks read.
+    """Outputs of the backbone that tasks read.
 
     Attributes:
         images: what the network saw, ``(B, channels, height, width)``.

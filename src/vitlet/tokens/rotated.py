@@ -44,7 +44,11 @@ class RotatedView(View):
 
 @dataclass(frozen=True)
 class Rotated:
-    """Turns each image by none, one, two or three quarters, at random and independently."""
+    """View that rotates each image by 0, 90, 180 or 270 degrees at random.
+
+    Example:
+        >>> term = vitlet.Term(vitlet.Rotation(), 1.0, vitlet.Rotated())
+    """
 
     def __call__(self, images: Tensor) -> View:
         height, width = images.shape[2:]

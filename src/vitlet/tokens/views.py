@@ -69,7 +69,11 @@ class PlainView:
 
 @dataclass(frozen=True)
 class Chain:
-    """Several views, each made of the one before."""
+    """Views applied one after another.
+
+    Example:
+        >>> view = vitlet.Chain((vitlet.ShuffledPatches(8), vitlet.Rotated()))
+    """
 
     makers: tuple[ViewMaker, ...]
 

@@ -122,7 +122,7 @@ def objective_takes(objective: Objective, size: tuple[int, int], *, required: bo
         if not required:
             return False
         raise VitletError(
-            f"{backbone.describe()} and its tasks cannot begin with images of {size[0]}x{size[1]} pixels:"
+            f"{backbone.describe()} and its tasks cannot start with images of {size[0]}x{size[1]} pixels:"
             f" {first_line(problem)}. Use a larger first size, one that the patches divide, a model that takes any size"
             " (for timm's ViT: --model-kwargs dynamic_img_size=true), or one --img-size."
         ) from problem
@@ -157,4 +157,6 @@ def checkpoint_gradients(model: nn.Module, name: str) -> None:
     try:
         model.set_grad_checkpointing(True)  # type: ignore[operator]
     except (AttributeError, AssertionError, NotImplementedError) as problem:
-        raise VitletError(f"{name} cannot recompute its activations; leave out --grad-checkpointing.") from problem
+        raise VitletError(
+            f"{name} does not support gradient checkpointing; leave out --grad-checkpointing."
+        ) from problem

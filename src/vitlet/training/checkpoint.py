@@ -69,7 +69,7 @@ class Checkpoints:
         """Remove what a killed process left half written or half deleted."""
         if self.folder.is_symlink():
             raise VitletError(
-                f"{self.folder} is a link, and old checkpoints would be deleted where it leads to. A run needs a folder"
+                f"{self.folder} is a link, and old checkpoints would be deleted in its target. A run needs a folder"
                 " of its own there: move the checkpoints back, or link the whole run."
             )
         for stale in self._own(stale=True):
@@ -145,7 +145,8 @@ class Checkpoints:
                 damaged.append(f"the checkpoint {path} is damaged: {first_line(problem)}")
         if damaged:
             raise VitletError(
-                f"{'; '.join(damaged)}. No whole one is left: start the run again with --overwrite, or another one from"
+                f"{'; '.join(damaged)}. No complete checkpoint is left: start the run again with --overwrite, or"
+                " another one from"
                 f" its weights with --init {self.folder.parent}."
             )
         return None, damaged

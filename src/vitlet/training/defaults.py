@@ -31,7 +31,7 @@ def choose_tasks(
         measured: what is known (default: `MEASURED`).
     """
     images, none = len(dataset.train), "no task was named, and none is chosen: "
-    unknown = "no gain has been measured whose interval excludes zero (docs/findings.md)."
+    unknown = "no gain that is significant at the 95 % level has been measured (docs/findings.md)."
     if config.init or config.pretrained:
         return (
             config,
@@ -55,7 +55,8 @@ def choose_tasks(
         chosen,
         f"chosen: {names}, {gained} points gained in studies/{best.study}; or --task none",
         (
-            f"no task was named; chosen: {names}, which gained {best.shown()} points over labels only with"
+            f"no task was named; chosen: {names}, which gained {best.shown()} points over the baseline (cross-entropy"
+            " only) with"
             f" {best.fewest:,} to {best.most:,} images ({best.how}; studies/{best.study}). --task none turns it off."
         ),
     )

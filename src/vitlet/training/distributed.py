@@ -137,7 +137,7 @@ def local_device(name: str, world: World) -> str:
         return name
     if world.local_rank >= torch.cuda.device_count():
         raise VitletError(
-            f"process {world.local_rank} of this machine needs a GPU of its own, found {torch.cuda.device_count()}."
+            f"process {world.local_rank} of this machine needs its own GPU, found {torch.cuda.device_count()}."
             " Start as many processes as there are GPUs."
         )
     torch.cuda.set_device(world.local_rank)

@@ -85,7 +85,7 @@ class ImageJob(Job):
         self.pixels, self.channels = config.img_size, config.in_chans
         self.watches_test = config.eval_on_test
         if self.watches_test and not self.tests:
-            raise VitletError("eval_on_test measures test images with labels, found none. Leave it out.")
+            raise VitletError("eval_on_test requires labelled test images, found none. Leave it out.")
         if self.watches_test:
             self.notes += ("test/top1 of the epochs is of the test images: a curve, by which nothing was chosen",)
 
@@ -262,8 +262,9 @@ class ClassifierJob(ImageJob):
     def num_classes(cls, config: RunConfig, classes: int) -> int:
         if config.num_classes is not None and config.num_classes < classes:
             raise VitletError(
-                f"the data has {classes} classes, but num_classes is {config.num_classes}: labels would lie beyond the"
-                " classifier. Leave --num-classes out."
+                f"the data has {classes} classes, but num_classes is {config.num_classes}: labels would exceed the"
+                " outputs of"
+                " the classifier. Leave --num-classes out."
             )
         return config.num_classes or classes
 
@@ -361,7 +362,7 @@ class PretrainJob(ImageJob):
         if config.positions == "off" or not given_away:
             return config, []
         return config, [
-            "the positional embedding is on and the patches are not shuffled: it gives the answers away, so the network"
+            "the positional embedding is on and the patches are not shuffled: it reveals the targets, so the model"
             " may learn nothing from the images. Use --positions off, or a shuffled view."
         ]
 

@@ -86,7 +86,9 @@ class MeasuredGain:
     def __post_init__(self) -> None:
         for dataset, (gain, half) in self.gains.items():
             if not 0 < half < gain:
-                raise ValueError(f"{self.study}: {dataset}: {gain} ± {half} is no gain whose interval excludes zero")
+                raise ValueError(
+                    f"{self.study}: {dataset}: {gain} ± {half} is not a gain that is significant at the 95 % level"
+                )
 
     @property
     def surely(self) -> float:

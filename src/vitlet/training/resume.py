@@ -48,7 +48,7 @@ def resumed(config: Config, given: Mapping[str, Any]) -> Config:
     """
     assert config.resume is not None
     if config.overwrite:
-        raise VitletError("--resume continues a run, --overwrite empties it; leave one of them out.")
+        raise VitletError("--resume continues a run, --overwrite empties it; give one of them.")
     path = Path(config.resume)
     if config.resume == "auto":
         if config.output is None:
@@ -57,7 +57,7 @@ def resumed(config: Config, given: Mapping[str, Any]) -> Config:
         if not (path / "config.yaml").is_file():
             return replace(config, resume=None)
     if config.output is not None and Path(config.output) != path:
-        raise VitletError(f"--resume {path} goes on in its own folder; leave out --output {config.output}.")
+        raise VitletError(f"--resume {path} continues in its own folder; leave out --output {config.output}.")
     given = {key: value for key, value in given.items() if key not in ("resume", "output", "overwrite")}
     return continued(path, given, type(config))
 

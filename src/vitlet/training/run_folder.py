@@ -162,7 +162,7 @@ def _require_room(path: Path, *, overwrite: bool) -> None:
     if not path.is_dir() or all(_is_left_over(inside) for inside in path.iterdir()):
         return
     if not (path / "config.yaml").is_file():
-        raise VitletError(f"{path} holds other files and is not a run; choose another --output.")
+        raise VitletError(f"{path} contains other files and is not a run; choose another --output.")
     if not overwrite:
         raise VitletError(
             f"the run folder {path} already exists. Choose another --output, continue it with --resume {path},"
@@ -178,11 +178,12 @@ def _require_only_a_run(path: Path) -> None:
     except VitletError:
         described = False
     if not described:
-        raise VitletError(f"{path} holds other files and is not a run; choose another --output.")
+        raise VitletError(f"{path} contains other files and is not a run; choose another --output.")
     strangers = sorted(each.name for each in path.iterdir() if not (_is_own(each.name) or _is_left_over(each)))
     if strangers:
         raise VitletError(
-            f"{path} holds {strangers[0]!r}, which no run has written; --overwrite would delete it. Move it away, or"
+            f"{path} holds {strangers[0]!r}, which was not written by a run; --overwrite would delete it. Move it"
+            " away, or"
             " choose another --output."
         )
 
@@ -216,7 +217,7 @@ def read_config(path: Path, kind: type[BaseConfig] = RunConfig) -> BaseConfig:
     if not (path / "config.yaml").is_file():
         of_search = f" It is a search: name one of its runs, such as {path / 'members' / '1'}."
         made = of_search if (path / "search.json").is_file() else " `vitlet train` makes run folders."
-        raise VitletError(f"{path} is not a run folder: it holds no config.yaml.{made}")
+        raise VitletError(f"{path} is not a run folder: it has no config.yaml.{made}")
     return kind.from_dict(kind.read(path / "config.yaml"), source=str(path / "config.yaml"))
 
 

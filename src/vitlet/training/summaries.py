@@ -29,13 +29,13 @@ def opening_lines(job: Job, order: Batches, processes: int) -> list[str]:
     channels = "" if job.channels == 3 else f" in {job.channels} channel{'s' * (job.channels != 1)}"
     pixels = f", images of {job.pixels[0]} x {job.pixels[1]} px{channels}" if job.pixels else ""
     parts = f"{processes} x {config.grad_accum_steps} x {size // order.parts}"
-    shared = f" (processes x accumulated parts x images: {parts})" if order.parts > 1 else ""
+    shared = f" (processes x micro-batches x images: {parts})" if order.parts > 1 else ""
     tasks = ", ".join(f"{name} (weight {task.weight:g})" for name, task in config.tasks.items()) or "none"
     return [
         *job.announced,
         learned_from(job) + (f", {held} images" if held else ""),
         f"{config.network} with {parameters / 1e6:.{2 if parameters < 1e6 else 1}f} M parameters{pixels}",
-        f"{config.epochs} epoch{'s' * (config.epochs != 1)} of {order.steps} steps, {size} images a step{shared},"
+        f"{config.epochs} epoch{'s' * (config.epochs != 1)} of {order.steps} steps, {size} images per step{shared},"
         f" {config.learning_rate_rule}",
         f"tasks: {job.chosen_tasks or tasks}",
     ]

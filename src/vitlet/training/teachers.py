@@ -53,11 +53,9 @@ def load_teacher(place: Path, student: Backbone, classes: Sequence[str] | None) 
         classes: names of the student's classes; None: not known, and not compared.
     """
     if not place.is_dir():
-        raise VitletError(f"no such teacher: {place}. Needed is the folder of a finished run on the same images.")
+        raise VitletError(f"no such teacher: {place}. It must be the folder of a finished run on the same images.")
     if (place / "config.yaml").is_file() and not (place / "result.json").is_file():
-        raise VitletError(
-            f"the teacher {place} is not finished: its weights would change. Run vitlet train --resume {place} first."
-        )
+        raise VitletError(f"the teacher {place} is not finished. Run vitlet train --resume {place} first.")
     weights = run_weights(place)
     try:
         described: Mapping[str, Any] = json.loads(weights.with_name("config.json").read_text(encoding="utf-8"))

@@ -52,7 +52,9 @@ def make_balance(config: RunConfig, *, labels: bool) -> Balance | None:
         return None
     names = [*([Objective.MAIN] if labels else []), *config.tasks]
     if len(names) < 2:
-        raise VitletError(f"balance_tasks {config.balance_tasks} weighs losses, found only {names[0]}. Add a task.")
+        raise VitletError(
+            f"balance_tasks {config.balance_tasks} requires at least two losses, found only {names[0]}. Add a task."
+        )
     if config.balance_tasks == "uncertainty":
         return Uncertainty(names)
     return GradientNorms(names, labels=labels)
@@ -86,7 +88,7 @@ def _patch(backbone: Backbone) -> int:
     if (grid.height * patch, grid.width * patch) != (height, width):
         raise VitletError(
             f"{backbone.describe()} has {grid.height}x{grid.width} tokens on images of {height}x{width} pixels, which"
-            " are no whole square patches: they cannot be shuffled, joined or augmented one by one."
+            " are not square patches: they cannot be shuffled, merged or augmented independently."
             " Use another image size, or view 'plain' without patch_augment."
         )
     return patch

@@ -156,5 +156,5 @@ def distances(runs: Sequence[Examined]) -> Markup | None:
             uniform = uniform or run.explanations[0].uniform
     if not lines:
         return None
-    even = Series("attention spread evenly", list(enumerate(uniform, start=1)), 7, dotted=True)
+    even = Series("uniform attention", list(enumerate(uniform, start=1)), 7, dotted=True)
     return line_chart("mean attention distance, patches", [*lines, even], x_label="layer", from_zero=True)

@@ -72,7 +72,9 @@ def _notes(run: Examined) -> list[tuple[str, str]]:
     if record.state != "finished":
         sentences.insert(0, f"{record.progress()}: the numbers are those of the epochs so far.")
     if record.scores is not None and record.scores[0] == "val":
-        sentences.append("There are no test images: the validation images also chose the epoch, which flatters.")
+        sentences.append(
+            "There are no test images: the epoch was selected on the validation images, so this accuracy is optimistic."
+        )
     return [(run.name, sentence) for sentence in dict.fromkeys(sentences)]
 
 

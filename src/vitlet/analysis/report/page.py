@@ -28,7 +28,7 @@ def report_runs(runs: Sequence[Path], output: Path, *, most: int = MOST_IMAGES, 
         device: to run the networks on.
     """
     if most < 1:
-        raise VitletError(f"{most} images were asked for; a report needs 1 or more.")
+        raise VitletError(f"--images must be at least 1, got {most}.")
     if output.is_dir():
         raise VitletError(f"{output} is a folder; --output must be a file, such as {output / 'report.html'}.")
     paths = list(dict.fromkeys(runs))

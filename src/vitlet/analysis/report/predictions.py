@@ -119,7 +119,7 @@ def examine(record: RunRecord, colour: int, *, most: int, device: str) -> Examin
             found.predictions = _predict(explainer, images, split, most, found.left_out)
         _explain(explainer, images, found)
     except VitletError as problem:
-        found.left_out.append(f"The {split} images could not be looked at: {problem}")
+        found.left_out.append(f"The {split} images could not be predicted: {problem}")
     found.left_out += _doubts(record, found.predictions)
     return found
 

@@ -29,7 +29,7 @@ def report_transfer(runs: Sequence[Path], output: Path) -> Path:
     jobs = {job_of(run) for run in runs}
     if len(jobs) > 1 or not jobs <= set(JOBS):
         raise VitletError(
-            f"runs of {' and of '.join(f'`vitlet {job}`' for job in sorted(jobs))} need reports of their own."
+            f"runs of {' and of '.join(f'`vitlet {job}`' for job in sorted(jobs))} need separate reports."
         )
     kind = JOBS[jobs.pop()]
     records = [read_run(path, name, kind) for path, name in zip(runs, run_names(runs), strict=True)]

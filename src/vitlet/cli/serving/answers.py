@@ -53,8 +53,8 @@ class ServedModel:
         if not is_export(folder):
             return Explainer.of(predictor, folder), ""
         if not hasattr(predictor.model, "forward_intermediates"):
-            return None, "maps: this export cannot be looked into; serve the run, or its timm export."
-        why = "an export holds no task heads; serve the run to see it."
+            return None, "maps: not available for this export; serve the run, or its timm export."
+        why = "an export has no task heads; serve the run to see them."
         channels = predictor.config.in_chans
         made = Explainer(
             predictor.model,
@@ -135,7 +135,7 @@ class Service:
             raise RefusedError(413, f"the image is too large: {first_line(problem)}.") from problem
         except Exception as problem:  # damaged bytes make Pillow's readers fail in any way
             known = ", ".join(FORMATS)
-            raise RefusedError(415, f"what was sent is no image that is read here ({known}).") from problem
+            raise RefusedError(415, f"the upload is not an image in a supported format ({known}).") from problem
         if width * height > self.limits.pixels:
             most = f"at most {self.limits.pixels:,} are taken."
             raise RefusedError(413, f"the image has {width} x {height} pixels; {most}")

@@ -41,7 +41,7 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._allow("read", self.limits.read_seconds)
         if len(self.connections) > self.limits.connections:
-            self._turn_away("503 Service Unavailable", "too many visitors at once; try again.", "Retry-After: 2\r\n")
+            self._turn_away("503 Service Unavailable", "too many connections; try again.", "Retry-After: 2\r\n")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The visitor left."""

@@ -61,7 +61,7 @@ def _reconstruct(*_: object) -> _Array:
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
     if encoding not in ("latin1", "latin-1"):
-        raise pickle.UnpicklingError(f"it asks for the encoding {encoding!r}")
+        raise pickle.UnpicklingError(f"it uses the encoding {encoding!r}")
     return text.encode("latin1")
 
 
@@ -81,7 +81,7 @@ class _Reader(pickle.Unpickler):
         try:
             return _STAND_INS[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch of images needs") from None
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is not allowed") from None
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
         return {_text(key): item.values if isinstance(item, _Array) else item for key, item in content.items()}
     except Exception as problem:  # a broken pickle may raise anything
         raise VitletError(
-            f"{path} is no CIFAR batch: {first_line(problem)}. A batch of the official archive is needed; get it again."
+            f"{path} is not a CIFAR batch: {first_line(problem)}. Download the official archive again."
         ) from problem
 
 

@@ -51,7 +51,7 @@ def picture_grid(
     try:
         path.write_bytes(content.getvalue())
     except OSError as problem:
-        raise VitletError(f"cannot write the picture {path}: {first_line(problem)}. Choose another place.") from problem
+        raise VitletError(f"cannot write the picture {path}: {first_line(problem)}. Choose another path.") from problem
 
 
 def _tile(images: ImageSet, index: int, channels: int, side: int) -> Image.Image:

@@ -32,7 +32,7 @@ def flip_hint(classes: Sequence[str]) -> str | None:
             " is another sign or none. Train with --hflip 0, unless these names are mere numbers of other things."
         )
     if sides_in_names(classes):
-        return "the classes tell left from right: mirroring an image changes its class. Train with --hflip 0."
+        return "the class names distinguish left and right: mirroring an image changes its class. Train with --hflip 0."
     return None
 
 

@@ -137,4 +137,4 @@ def memory_gib(device: torch.device) -> float:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     except (AttributeError, ValueError) as problem:  # not on Windows
-        raise VitletError("this system does not tell its memory; give it in GiB with --memory.") from problem
+        raise VitletError("the memory of this system is unknown; give it in GiB with --memory.") from problem

@@ -93,7 +93,10 @@ def plan(config: RunConfig, request: PlanRequest) -> Plan:
     images = request.share(config.batch_size, config.grad_accum_steps)
     images = min(images, supply.train // (request.devices * config.grad_accum_steps))  # as in training
     if not images:
-        raise VitletError(f"{supply.train} training images are too few for so many devices and parts of a step.")
+        raise VitletError(
+            f"{supply.train} training images are too few for this number of devices and gradient-accumulation"
+            " micro-batches."
+        )
     machine = find_machine(config, request)
     count = count_step(config, classes=supply.classes, images=images)
     return predict(config, request, supply, machine, count)
@@ -140,7 +143,9 @@ def find_machine(config: RunConfig, request: PlanRequest) -> Machine:
     elif name.partition(":")[0] not in ("auto", "cpu", "cuda", "mps", "xpu"):
         device = named_device(name)
     elif request.efficiency is not None:
-        raise VitletError("this machine is measured, so --efficiency says nothing. Leave it out, or name a --device.")
+        raise VitletError(
+            "--efficiency has no effect on this machine, which is measured. Leave it out, or name a --device."
+        )
     else:
         here = find_device(name)
         measured = measure_machine(here, getattr(torch, config.amp_dtype) if config.amp else None)
@@ -196,5 +201,5 @@ def _notes(supply: Supply, machine: Machine, request: PlanRequest, link: float) 
         notes.append(f"between devices: {link:g} GB/s, exchanged after the backward pass, not during it")
     if machine.is_gpu:
         notes.append(f"memory: {RESERVED_GIB:g} GiB and {FRAGMENTED:.0%} assumed lost to the driver and to gaps")
-    notes.append("time without loading images: it holds as long as the images come fast enough")
+    notes.append("time without loading images: valid as long as images are loaded fast enough")
     return tuple(notes)

@@ -14,7 +14,7 @@ MEMORY_NAMES = {
     "gradients": "gradients",
     "optimizer": "optimizer",
     "average": "moving average",
-    "activations": "activations kept for the backward pass",
+    "activations": "activations saved for the backward pass",
     "temporary": "more for a moment, or less: not all is there at once",
     "reserved": "driver and gaps",
 }

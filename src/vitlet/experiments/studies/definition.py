@@ -226,7 +226,7 @@ def _by_pair(values: CellSettings, key: str, path: Path, pairs: list[str]) -> It
     for pair, value in found.items():
         if pair not in pairs:
             hint = nearest(str(pair), pairs)
-            raise VitletError(f"{path}: {key} {str(pair)!r} is no DATASET/MODEL of this study.{hint}")
+            raise VitletError(f"{path}: {key} {str(pair)!r} is not a DATASET/MODEL of this study.{hint}")
         yield pair, value
 
 
@@ -240,7 +240,7 @@ def _numbers(value: Any, where: str) -> list[float]:
 def _fractions(value: Any, where: str) -> tuple[float, ...]:
     numbers = _numbers(value, where)
     if len({f"{each:g}" for each in numbers}) < len(numbers):  # as cells are called
-        raise VitletError(f"{where} names one twice: {value!r}. Its cells would have the same name; leave one out.")
+        raise VitletError(f"{where} contains duplicates: {value!r}. Leave one out.")
     return tuple(numbers)
 
 

@@ -38,7 +38,7 @@ def report_study(path: Path, output: Path | None = None) -> list[Path]:
     folder = output or own / "report"
     if folder.is_file() or folder.suffix == ".html":
         raise VitletError(
-            f"the report of a study is a folder of a page, tables and pictures; {folder} is no name for one."
+            f"the report of a study is a folder of a page, tables and pictures; {folder} is not a folder name."
         )
     folder.mkdir(parents=True, exist_ok=True)
     tables = {"md": markdown(study, rows, records), "csv": comma_separated(rows), "tex": latex(rows)}

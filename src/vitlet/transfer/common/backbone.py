@@ -73,20 +73,19 @@ def _trained(config: TransferConfig, place: Path, canvas: tuple[int, int]) -> Op
     """The backbone of a run, or of a folder or file of weights."""
     if config.pretrained or config.model_kwargs:
         raise VitletError(
-            f"--backbone {place} is a network with weights and settings of its own; leave out --pretrained and"
-            " --model-kwargs."
+            f"--backbone {place} is a trained model with its own settings; leave out --pretrained and --model-kwargs."
         )
     file = find_weights(place)
     described = read_description(file)
     architecture, arguments = described.get("architecture"), described.get("model_args")
     if not isinstance(architecture, str) or not isinstance(arguments, dict):
         raise VitletError(
-            f"cannot tell which network the weights {file} are of: no config.json beside them names it. Use a run"
+            f"cannot determine the model of the weights {file}: there is no config.json beside them. Use a run"
             " folder, or a folder in timm's local-dir layout."
         )
     channels = arguments.get("in_chans", 3)
     if channels != 3:
-        raise VitletError(f"the backbone {place} reads images of {channels} channels; needed is one for 3 (RGB).")
+        raise VitletError(f"the backbone {place} takes images of {channels} channels; it must take 3 (RGB).")
     opened = build(architecture, arguments, canvas, config.drop_path)
     return replace(opened, note=f"backbone from {file}: {load_weights(opened.backbone.model, file)}")
 

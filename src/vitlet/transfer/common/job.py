@@ -109,13 +109,13 @@ class TransferJob(Job):
         return (opened.note,) if opened.note else ()
 
     def batches(self, world: World) -> tuple[Batches, Any]:
-        """What is to be told the epoch and the step to start at, and the batches of this process."""
+        """The order of the batches, which takes the epoch and the first step, and the batches of this process."""
         config, own = self.config, self.config.grad_accum_steps
         parts = world.size * own
         if config.batch_size % parts:
             raise VitletError(
-                f"batch_size is {config.batch_size}, which {world.size} processes x {own} parts (grad_accum_steps) do"
-                " not divide; make it a multiple."
+                f"batch_size ({config.batch_size}) must be divisible by processes x grad_accum_steps"
+                f" ({world.size} x {own})."
             )
         mine = range(world.rank * own, (world.rank + 1) * own)
         images = range(len(self.samples))

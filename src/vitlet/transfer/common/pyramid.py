@@ -52,7 +52,7 @@ class Levels(nn.Module):
             if coarse.stride != 2 * fine.stride:
                 raise VitletError(
                     f"{opened.architecture} has grids of strides {', '.join(str(each.stride) for each in self.levels)};"
-                    " needed is each twice the one before. Use another backbone."
+                    " each must be twice the previous one. Use another backbone."
                 )
         self.divisor = max(level.stride for level in self.levels)
 

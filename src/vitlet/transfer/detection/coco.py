@@ -172,7 +172,7 @@ def _read_json(file: Path) -> dict[str, list[Any]]:
         content = json.loads(file.read_text(encoding="utf-8"))
     except json.JSONDecodeError as problem:
         raise VitletError(
-            f"{file} is no whole JSON: {problem.msg} in line {problem.lineno}, column {problem.colno}."
+            f"{file} is not valid JSON: {problem.msg} in line {problem.lineno}, column {problem.colno}."
         ) from problem
     except (OSError, ValueError, RecursionError) as problem:
         raise VitletError(f"cannot read {file}: {problem}.") from problem

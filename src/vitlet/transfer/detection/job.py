@@ -32,7 +32,7 @@ class DetectionJob(TransferJob):
             raise VitletError(f"{self.config.data} has no training annotations; found {found}.")
         splits = with_validation(splits, self.config)
         if not any(image.trained for image in splits["train"].images):
-            raise VitletError(f"{splits['train'].file} holds no objects to learn from.")
+            raise VitletError(f"{splits['train'].file} contains no objects to learn from.")
         return splits
 
     def canvas(self) -> tuple[int, int]:
@@ -49,7 +49,7 @@ class DetectionJob(TransferJob):
         """What becomes of masks and sizes."""
         notes, (height, width), train = [*super().notes_on(opened)], self.canvas(), self.splits["train"]
         if not train.masks:
-            notes.append(f"boxes alone: {train.counts['objects without a mask']} objects have no mask")
+            notes.append(f"boxes only: {train.counts['objects without a mask']} objects have no mask")
         if self.config.tasks or opened.fixed:
             why = "tasks need one grid" if self.config.tasks else f"{opened.architecture} takes one image size"
             notes.append(f"images are padded to {height}x{width} pixels: {why}")

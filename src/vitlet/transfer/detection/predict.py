@@ -142,4 +142,8 @@ class Detector(DensePredictor):
             for label, score in zip(found["labels"].tolist(), found["scores"].tolist(), strict=True)
         ]
         picture = with_boxes(pixels, found["boxes"].tolist(), words, shades)
-        return picture if left_out <= 0 else with_note(picture, f"{left_out} more objects, less sure, are not drawn")
+        return (
+            picture
+            if left_out <= 0
+            else with_note(picture, f"{left_out} more objects, with lower scores, are not drawn")
+        )
