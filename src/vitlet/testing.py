@@ -212,7 +212,7 @@ class TaskSuite:
         assert verdict is None or verdict.endswith(".")
 
     def test_in_an_objective(self) -> None:
-        """On a network: its logits and its state dict stay its own."""
+        """On a model: its logits and its state dict stay its own."""
         torch.manual_seed(0)
         size = PATCH * self.sides[0], PATCH * self.sides[1]
         options = {"patch_size": PATCH, "embed_dim": CHANNELS, "depth": LAYERS, "num_heads": 2}

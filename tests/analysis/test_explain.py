@@ -1,4 +1,4 @@
-"""Explanations of any network: class maps against hooks, places by heads that know, heads from a checkpoint."""
+"""Explanations of any model: class maps against hooks, places by heads that know, heads from a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports: the same answers as the network, from files that are checked and cannot run anything."""
+"""Exports: the same answers as the model, from files that are checked and cannot run anything."""
 
 from __future__ import annotations
 
@@ -181,11 +181,11 @@ def test_hostile_and_damaged_exports(
         ({"preprocessing": {}}, "not the manifest of an export: 'input_size'"),
         ({"architecture": "no_such_net"}, "unknown model 'no_such_net'"),
         ({"model_args": {"checkpoint_path": "/x"}}, "cannot hold 'checkpoint_path'"),
-        ({"label_names": ["one", "two"]}, "cannot load the network"),
+        ({"label_names": ["one", "two"]}, "cannot load the model"),
         ({"sha256": {"../../absent": "0"}}, "absent is missing"),
-        ({"temperature": 0}, "temperature must be greater than 0, got 0.0"),
-        ({"temperature": float("nan")}, "temperature must be greater than 0, got nan"),
-        ({"temperature": float("inf")}, "temperature must be greater than 0, got inf"),
+        ({"temperature": 0}, "temperature must be finite and greater than 0, got 0.0"),
+        ({"temperature": float("nan")}, "temperature must be finite and greater than 0, got nan"),
+        ({"temperature": float("inf")}, "temperature must be finite and greater than 0, got inf"),
         ({"temperature": 10**400}, "not the manifest of an export"),
         *(
             ({"preprocessing": {**manifest["preprocessing"], **change}}, sentence)
@@ -193,10 +193,10 @@ def test_hostile_and_damaged_exports(
                 ({"crop_pct": 0}, "crop_pct must be greater than 0 and at most 1, got 0"),
                 ({"crop_pct": "all"}, "crop_pct must be greater than 0 and at most 1, got 'all'"),
                 ({"input_size": [3, 16]}, r"input_size must be channels, height and width, got \[3, 16\]"),
-                ({"input_size": [3, 16, 0]}, r"input_size is \[3, 16, 0\]"),
+                ({"input_size": [3, 16, 0]}, r"input_size must be channels, height and width, got \[3, 16, 0\]"),
                 ({"input_size": [3, 10**9, 16]}, "at most 8192 pixels a side are taken"),
-                ({"input_size": [3, 16, 16.5]}, r"input_size is \[3, 16, 16.5\]"),
-                ({"input_size": [3, 15, 16]}, "cannot load the network"),
+                ({"input_size": [3, 16, 16.5]}, r"input_size must be channels, height and width, got \[3, 16, 16.5\]"),
+                ({"input_size": [3, 15, 16]}, "cannot load the model"),
                 ({"mean": [0.5]}, r"mean is \[0.5\]; it needs a number for each of 3 channels"),
                 ({"std": [0.5, 0.5, "x"]}, "std is .*; it needs a number for each of 3 channels"),
                 ({"std": [0.5, 0.5, 0]}, "std must be greater than 0, got .*"),

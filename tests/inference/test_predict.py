@@ -1,4 +1,4 @@
-"""Predictions: many files, several networks, several views, calibrated; what is broken is said and passed over."""
+"""Predictions: many files, several models, several views, calibrated; what is broken is said and passed over."""
 
 from __future__ import annotations
 

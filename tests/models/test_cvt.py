@@ -47,7 +47,7 @@ def test_parameter_counts(name: str, options: dict[str, Any], parameters: int) -
 
 
 def theirs(config: CvtConfig, kind: type[nn.Module] = CvtForImageClassification) -> Any:
-    """A network of transformers, with batch norms that have seen something."""
+    """A model of transformers, with batch norms that have seen something."""
     torch.manual_seed(0)
     model = kind(config).eval()
     for module in model.modules():

@@ -1,4 +1,4 @@
-"""Views: pixels and coordinates move together, whatever the size of the network's grid."""
+"""Views: pixels and coordinates move together, whatever the size of the model's grid."""
 
 from __future__ import annotations
 
@@ -281,9 +281,9 @@ def view_of(chosen: TaskConfig, backbone: vitlet.TimmBackbone) -> ViewMaker:
 
 
 def test_settings_make_views() -> None:
-    """Patches are as large as the network's last tokens."""
+    """Patches are as large as the model's last tokens."""
     backbone = vitlet.TimmBackbone(small_vit(img_size=32, patch_size=4))
-    augment = PatchAugment(4, (0.5,) * 3, (0.5,) * 3)  # this network's own statistics
+    augment = PatchAugment(4, (0.5,) * 3, (0.5,) * 3)  # this model's own statistics
     assert view_of(TaskConfig(1.0), backbone) == PlainView()
     assert view_of(TaskConfig(1.0, view="shuffle"), backbone) == ShuffledPatches(4)
     assert view_of(TaskConfig(1.0, patch_augment=True), backbone) == augment

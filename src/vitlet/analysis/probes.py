@@ -1,4 +1,4 @@
-"""How good frozen features are: nearest neighbours and a linear classifier, by the share of labels they may see."""
+"""Probes of frozen features: k-nearest neighbours and a linear classifier, by the fraction of labels used."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def probe(
     seed: int = 0,
     device: str = "auto",
 ) -> list[ProbeResult]:
-    """Probe the features of a run, and beside them those of random weights and raw pixels if asked for.
+    """Probe the features of a run, and optionally those of random weights and raw pixels.
 
     Labels come from the training images, accuracy from the test images (or the validation images where there are none).
     Of a pre-trained run, whose last blocks serve the tasks, features are the mean tokens of one block: ``layer``, or
@@ -150,7 +150,7 @@ def extract(
 ) -> tuple[list[Tensor], Tensor]:
     """Features ``(N, features)``, of each block where there is a choice, and labels ``(N,)``.
 
-    Without a network, the pixels themselves.
+    Without a model, the pixels themselves.
     """
     assert config.img_size is not None
     if model is None:
@@ -170,7 +170,7 @@ def extract(
 
 
 def centred(known: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
-    """Both less the mean of the known ones, of unit length; what is said of a query depends on no other query."""
+    """Features minus the mean of the training features, normalized to unit length."""
     mean = known.mean(0)
     return F.normalize(known - mean, dim=1), F.normalize(queries - mean, dim=1)
 

@@ -1,6 +1,6 @@
-"""A run's own task heads, put to use: where do they think that tokens lie?
+"""Token positions predicted by the task heads of a run's checkpoint.
 
-Exported weights hold no heads; the run's checkpoints do, beside the network that they were trained with.
+Exported weights hold no heads; the run's checkpoints do, beside the model that they were trained with.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vitlet.training.terms import make_terms
 
 @dataclass(frozen=True)
 class Locator:
-    """The network of a run's newest checkpoint, in evaluation mode, with the head of a task that locates tokens."""
+    """The model of a run's newest checkpoint, in evaluation mode, with the head of a task that locates tokens."""
 
     objective: Objective
     task: Task
@@ -35,7 +35,7 @@ class Locator:
 
     @staticmethod
     def load(run: Path, *, device: str = "auto") -> Locator:
-        """Read a run folder; a `VitletError` says why a run has no such head."""
+        """Load the head from a run folder; raises `VitletError` if the run has none."""
         config = read_config(run)
         names = [name for name in config.tasks if load_task(name).places is not Task.places]
         if not names:

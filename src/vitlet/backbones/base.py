@@ -1,4 +1,4 @@
-"""The base of all backbones: a network, the size of its images, and the sizes of its token grids."""
+"""The base of all backbones: a model, the size of its images, and the sizes of its token grids."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ OTHER_SIZE = (
 
 
 class Backbone(nn.Module):
-    """A network and the size of the images it is given.
+    """A model and the size of the images it is given.
 
     Args:
-        model: the network; its own ``state_dict`` never gains a key.
+        model: the model; its own ``state_dict`` never gains a key.
         img_size: side, or ``(height, width)``, of the images.
         in_chans: channels of the images.
     """
@@ -51,7 +51,7 @@ class Backbone(nn.Module):
 
         Args:
             needs: what is asked for.
-            view: what the network sees.
+            view: what the model sees.
             least: the fewest tokens along a side; 1 where no task looks at them.
         """
         seen = view(self._empty())
@@ -72,7 +72,7 @@ class Backbone(nn.Module):
 
     @contextmanager
     def _explained(self, height: int, width: int) -> Iterator[None]:
-        """Inside, the network's own complaint about images of this size becomes a sentence."""
+        """Inside, the model's own complaint about images of this size becomes a sentence."""
         try:
             yield
         except VitletError:
@@ -101,7 +101,7 @@ class Backbone(nn.Module):
                 module.training = mode
 
     def describe(self) -> str:
-        """The network's name in sentences."""
+        """The model's name in sentences."""
         config = getattr(self.model, "pretrained_cfg", None) or {}
         return str(config.get("architecture") or type(self.model).__name__)
 

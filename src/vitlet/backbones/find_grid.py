@@ -20,7 +20,7 @@ MOST_EXTRA = 8
 FEWEST_CHANNELS = 4
 """A tensor of fewer channels, such as a pooled sequence seen from the side, is no token grid."""
 RESAMPLING = (nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.Upsample)
-"""What these give has the size that was asked for, not that of the network's tokens."""
+"""What these give has the size that was asked for, not that of the model's tokens."""
 CORNERS = ((0, 0), (-1, -1), (0, -1), (-1, 0))
 """Pixels that are lit, each in an image of its own."""
 PROBES = 1 + len(CORNERS) + 2
@@ -31,7 +31,7 @@ SAMPLED = 64
 
 @dataclass(frozen=True)
 class GridPlace:
-    """Where a module's token grid is.
+    """Layer, layout and size of a module's token grid.
 
     Attributes:
         layer: name, as in ``model.named_modules()``.
@@ -82,7 +82,7 @@ class GridPlace:
         return abs(rows - height * self.rows / self.height) <= slack
 
     def refusal(self, found: str, height: int, width: int) -> VitletError:
-        """What to say where `read` finds no grid in an output, given in words."""
+        """The error for an output in which `read` finds no grid."""
         what = f"the output of layer {self.layer!r} is {found}, which cannot be read as a grid over"
         advice = "Name another layer, or pass its layout ('NCHW', 'NHWC', 'NLC') and prefix_tokens."
         if self.rows:
@@ -108,7 +108,7 @@ def grid_rows(tokens: int, height: int, width: int) -> int:
 
 
 def require_layer(model: nn.Module, layer: str, name: str) -> nn.Module:
-    """The layer of that name, or a sentence with the nearest one."""
+    """The layer of that name; `VitletError` with the nearest name if there is none."""
     layers: dict[str, nn.Module] = dict(model.named_modules())
     if layer not in layers or not layer:
         raise VitletError(
@@ -231,7 +231,7 @@ def find_grid(
     layout: GridLayout = "auto",
     prefix: int | None = None,
 ) -> GridPlace:
-    """Where a module's token grid is: in this layer, or in the last layer that has one.
+    """Find a module's token grid: in the named layer, or in the last layer that has one.
 
     A module whose answer is itself a map, as in segmentation, is read at the coarsest grid, the bottom of its U. A
     linear layer to another width, behind the last block or norm, is passed over.

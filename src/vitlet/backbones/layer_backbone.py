@@ -54,7 +54,7 @@ class LayerBackbone(Backbone):
         self._hook.remove()
 
     def shapes(self, needs: Needs = Needs(), view: ViewMaker = PlainView(), *, least: int = 2) -> Shapes:
-        """As in `Backbone`; remembers the rows of tokens, to know when some are missing."""
+        """See `Backbone`; also records the number of token rows, to detect missing tokens."""
         shapes = super().shapes(needs, view, least=least)
         if not self.place.rows:
             height = int(view(self._empty()).images.shape[2])

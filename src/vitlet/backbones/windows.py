@@ -1,4 +1,4 @@
-"""Which tokens a window of attention holds: the one thing about networks that no common contract tells.
+"""Assignment of tokens to attention windows, which no common interface of models describes.
 
 The table below names the blocks that cut a grid into windows and where they keep the sizes. Blocks that are not in it
 are taken to attend over their whole grid, and are refused if the shape of their attention says otherwise.
@@ -20,7 +20,7 @@ Stack = Sequence[tuple[str, nn.Module, tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class Windows:
-    """How a grid is cut.
+    """Partition of a token grid into windows.
 
     Attributes:
         size: rows and columns of a window.

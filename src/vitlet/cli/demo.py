@@ -1,4 +1,4 @@
-"""What `vitlet train` does without data: the settings that are chosen for handwritten digits, and what tasks bring."""
+"""Demo of `vitlet train` without DATA: automatic settings on handwritten digits, then the effect of tasks."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def digits_config() -> RunConfig:
 
 
 def few_digits_config() -> RunConfig:
-    """The same on few labels, in smaller batches."""
+    """Settings for few labels, with smaller batches."""
     return replace(digits_config(), per_class=PER_CLASS, batch_size=32, val_interval=10, checkpoint_epochs=None)
 
 
 def demo(root: Path = Path("runs"), *, epochs: int = 8, seeds: int = SEEDS) -> dict[str, list[float]]:
     """Train with what is chosen, then a small ViT with and without tasks; a table and one picture."""
-    torch.set_num_threads(1)  # so small a network gets slower with more
+    torch.set_num_threads(1)  # so small a model gets slower with more
     number = 1
     while (root / f"demo-{number}").exists():
         number += 1

@@ -1,4 +1,4 @@
-"""Which image files the words of a command mean: files, folders, patterns, or a list from standard input."""
+"""Image files from command-line arguments: files, folders, patterns, or a list on standard input."""
 
 from __future__ import annotations
 

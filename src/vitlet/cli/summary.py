@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def print_result(result: RunResult[Scores]) -> None:
-    """A run's final numbers, where it lies, and its warnings."""
+    """Print a run's final scores, folder and warnings."""
     rows = {name: scores for name, scores in (("validation", result.val), ("test", result.test)) if scores is not None}
     if rows:
         table = _table("images", "top-1 %", "top-5 %", "balanced %", "loss", first="split")
@@ -46,7 +46,7 @@ def print_result(result: RunResult[Scores]) -> None:
 
 
 def print_measured(result: RunResult[Any]) -> None:
-    """The same of a run whose numbers are of another kind: a row for each number."""
+    """Print the final scores of a detection or segmentation run: a row per metric."""
     splits = {name: one.to_dict() for name, one in (("validation", result.val), ("test", result.test)) if one}
     table = _table(*splits, first="number")
     for key in next(iter(splits.values()), {}):
@@ -74,7 +74,7 @@ def _print_end(result: RunResult[Any]) -> None:
 
 
 def print_search(path: Path, record: SearchRecord) -> None:
-    """What a search tried, what is used of it, and where it is."""
+    """Print the members of a search, what is used of it, and its folder."""
     table = _table("tasks", "minutes", "validation %", "weight", first="member")
     for member in record.members:
         tasks = ", ".join(f"{name}={weight:g}" for name, weight in member.tasks.items()) or "none"
@@ -110,7 +110,7 @@ def _with_interval(found: Interval) -> str:
 
 
 def print_scores(what: str, scores: Scores) -> None:
-    """What was evaluated and how good it is."""
+    """Print the scores of an evaluation."""
     accuracies = f"top-1 {scores.top1:.2f} %, top-5 {scores.top5:.2f} %, balanced {scores.balanced:.2f} %"
     say(f"{what}: {scores.count} images, {accuracies}, loss {scores.loss:.3f}")
 
@@ -157,7 +157,7 @@ def print_tasks(tasks: Mapping[str, tuple[str, float, Mapping[str, Option]]]) ->
 
 
 def print_small_models(models: Sequence[SmallModel], measured: str) -> None:
-    """The networks for small images, and where their speed was measured."""
+    """The models for small images, and where their speed was measured."""
     from vitlet.models.small_list import family
 
     table = _table("px", "parameters", "grid", "images/s", "in bf16", first="name")

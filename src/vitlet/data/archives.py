@@ -1,4 +1,4 @@
-"""Archives that may be hostile, read in place or unpacked: every member is looked at before a byte of it is used.
+"""Untrusted archives, read in place or unpacked: every member is checked before it is used.
 
 Refused: absolute paths, ``..``, links, devices, and members or archives that grow out of proportion.
 """
@@ -38,11 +38,11 @@ _BROKEN = (
 
 
 class HostileMemberError(Exception):
-    """What is wrong with a member; whoever opened the archive says which one it is."""
+    """A member of an archive is unsafe; the caller adds the name of the archive."""
 
 
 class Member(NamedTuple):
-    """A file of an archive: where it is to lie, its size, and the library's record of it."""
+    """File in an archive: target path, size, and the library's record of it."""
 
     path: PurePosixPath
     size: int
@@ -100,7 +100,7 @@ class ArchiveTree:
 
     @property
     def paths(self) -> tuple[PurePosixPath, ...]:
-        """Of the images, sorted."""
+        """Sorted paths of the images."""
         return tuple(self.members)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What training does to images: crop, flip, RandAugment, colour jitter, erasing; presets with the papers' settings.
+"""Augmentation of training images: crop, flip, RandAugment, colour jitter, random erasing.
 
 Everything after the crop works on whole batches. Every choice is a function of numbers keyed by (seed, epoch, image).
 """
@@ -124,7 +124,7 @@ class Augmenter:
 
 
 def cropped_together(images: Tensor, boxes: Tensor, flips: Tensor, size: tuple[int, int]) -> Tensor:
-    """Crop, scale and flip of a whole batch in one bilinear call: float ``(B, C, *size)``."""
+    """Crop, scale and flip a batch in one bilinear call: float ``(B, C, *size)``."""
     middle = 2 * boxes[:, :2] + boxes[:, 2:] - 1  # of the crop, in grid_sample's -1..1
     theta = torch.zeros(len(images), 2, 3)
     theta[:, 0, 0], theta[:, 1, 1] = boxes[:, 3] * (1 - 2.0 * flips), boxes[:, 2]

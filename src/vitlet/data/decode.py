@@ -1,4 +1,4 @@
-"""From an image file to pixels, the same way everywhere: training, evaluation, prediction, export.
+"""Decoding of image files to pixels, the same for training, evaluation, prediction and export.
 
 Upright by its EXIF tag, 16-bit scaled (not clipped), palettes and CMYK converted, transparency laid on a stated colour,
 the first frame of an animation. Files that are no images, truncated, or too large are refused by name.
@@ -63,7 +63,7 @@ _BITS_PER_SAMPLE = 258  # the TIFF tag
 
 @dataclass(frozen=True)
 class Header:
-    """How an image is stored; what decoding undoes."""
+    """How an image is stored: orientation, bit depth, mode."""
 
     format: str
     mode: str
@@ -108,12 +108,12 @@ def open_image(file: Path | io.BytesIO) -> Image.Image:
 
 
 def decode_image(content: bytes, channels: int, *, name: str) -> Tensor:
-    """Decode an image's bytes as uint8 ``(channels, height, width)``; ``name`` is for the sentence if they are none."""
+    """Decode an image's bytes as uint8 ``(channels, height, width)``; ``name`` is used in error messages."""
     return decode_with_header(content, channels, name=name)[0]
 
 
 def decode_with_header(content: bytes, channels: int, *, name: str) -> tuple[Tensor, Header]:
-    """The same, and how the image was stored."""
+    """Decoded image, and how it was stored."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns of odd metadata; what matters raises

@@ -1,4 +1,4 @@
-"""DATA, whatever it is: a folder, an archive, a table, arrays, a dataset by name; then classes and splits as asked."""
+"""Datasets from DATA: a folder, an archive, a table, arrays or a name; then classes and splits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LEAST_VALIDATION = 10
 
 @dataclass(frozen=True)
 class Request:
-    """Which images, and how they are split.
+    """Data source, subset of images, and splits.
 
     Attributes:
         data: path or name.
@@ -65,7 +65,7 @@ class Request:
 
 
 def load_dataset(request: Request) -> Dataset:
-    """The splits that were asked for; the note says how they came to be."""
+    """Load the requested splits; the note describes how they were made."""
     dataset, extra = _open(request)
     if request.classes is not None:
         dataset = _only_classes(dataset, request.classes)

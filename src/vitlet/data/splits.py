@@ -37,7 +37,7 @@ def draw(seed: int, salt: str, key: str) -> bytes:
 
 
 def fingerprint(images: ImageSet) -> str:
-    """What tells this choice of labelled images from another, whatever their order."""
+    """Fingerprint of a set of labelled images, independent of their order."""
     digest = hashlib.blake2b(digest_size=16)
     for line in sorted(f"{images.key(index)}\0{label}" for index, label in enumerate(images.labels)):
         digest.update(line.encode(errors="surrogateescape") + b"\n")
@@ -119,14 +119,14 @@ def keep(
 
 
 def pick_classes(images: ImageSet, labels: Sequence[int]) -> Relabelled:
-    """Only the images of these classes, numbered anew in this order."""
+    """Images of these classes only, with labels in this order."""
     new = {label: position for position, label in enumerate(labels)}
     indices = tuple(index for index, label in enumerate(images.labels) if label in new)
     return Relabelled(images, indices, new)
 
 
 def pick_names(images: ImageSet, found: Sequence[str], known: Sequence[str], *, source: str) -> Relabelled:
-    """All images, numbered by the place of their class's name among ``known``."""
+    """All images, with labels by the index of their class name in ``known``."""
     strangers = [name for name in found if name not in known]
     if strangers:
         shown = ", ".join(known[:5]) + (", ..." if len(known) > 5 else "")

@@ -39,7 +39,7 @@ class FolderTree:
 
     @staticmethod
     def open(root: Path) -> FolderTree:
-        """List a folder; what begins with a dot is passed over, and links to a folder above."""
+        """List a folder, without hidden files and links to parent folders."""
         found, others = [], []
         for folder, folders, files in os.walk(root, followlinks=True, onerror=_cannot_list):
             folders[:] = sorted(each for each in folders if not each.startswith(".") and not _leads_up(folder, each))
@@ -86,7 +86,7 @@ class TreeLayout:
 
 
 def find_layout(tree: Tree) -> TreeLayout:
-    """Which folders are splits and which are classes; refused where that is open."""
+    """Find which folders are splits and which are classes; ambiguous layouts are refused."""
     strip = _depth_around(tree.paths)
     split = _has_splits(tree, strip)
     found: dict[str, list[PurePosixPath]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Classes of many images: several networks asked at once, several views of each image, files that may be broken."""
+"""Prediction for many images: ensembles of models, test-time augmentation, and unreadable files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ZOOM = 8 / 7
 
 @dataclass(frozen=True)
 class Answer:
-    """What is said of one image: classes and an embedding, or why it could not be read."""
+    """Prediction for one image: classes and an embedding, or the reason why it could not be read."""
 
     image: str
     classes: list[dict[str, Any]]
@@ -32,7 +32,7 @@ class Answer:
 
 
 class Ensemble:
-    """Networks that know the same classes; probabilities are their mean.
+    """Ensemble of models with the same classes; probabilities are averaged.
 
     Args:
         predictors: one or more.
@@ -64,12 +64,12 @@ class Ensemble:
         return found
 
     def decode(self, content: bytes, name: str) -> dict[int, Tensor]:
-        """An image's bytes as pixels, by the numbers of channels that the networks want."""
+        """An image's bytes as pixels, by the numbers of channels that the models want."""
         wanted = {each.config.in_chans for each in self.predictors}
         return {channels: decode_image(content, channels, name=name) for channels in wanted}
 
     def __call__(self, images: Sequence[Mapping[int, Tensor]]) -> tuple[Tensor, Tensor | None]:
-        """Probabilities ``(n, classes)`` of decoded images; embeddings ``(n, features)`` if there is one network."""
+        """Probabilities ``(n, classes)`` of decoded images; embeddings ``(n, features)`` if there is one model."""
         found = []
         for predictor, order in zip(self.predictors, self._orders, strict=True):
             channels, preprocess = predictor.config.in_chans, predictor.preprocess
@@ -95,7 +95,7 @@ def _order(first: Predictor, other: Predictor) -> list[int]:
 
 
 def views(image: Tensor, preprocess: Preprocess, augment: TestTimeAugment = "none") -> Tensor:
-    """What the network is shown of an image: the plain view first, ``(views, channels, height, width)``."""
+    """Test-time views of an image, the plain one first: ``(views, channels, height, width)``."""
     seen = [preprocess.pixels(image)]
     if augment in ("crops", "all"):
         height, width = preprocess.size

@@ -1,4 +1,4 @@
-"""A run as files that other programs read, checked against the network itself before anything is handed over."""
+"""A run as files that other programs read, checked against the model itself before anything is handed over."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CHECKED = 32
 
 @dataclass(frozen=True)
 class Parity:
-    """How far an export's logits are from the network's own, on so many images.
+    """Largest difference between the logits of an export and of the model, and the number of images.
 
     Attributes:
         images: how many; they are given one alone, then the rest together, for any number must do.
@@ -56,7 +56,7 @@ class Parity:
 def export_run(
     run: Path, form: Format, output: Path | None = None, *, dtype: Dtype = "float32", licence: str = "unknown"
 ) -> tuple[Path, Parity]:
-    """Write an export folder, whole or not at all.
+    """Write an export folder atomically.
 
     Args:
         run: folder of a run.
@@ -66,7 +66,7 @@ def export_run(
         licence: of the weights, for the model card.
 
     Returns:
-        The folder, and how it compares with the network.
+        The folder, and how it compares with the model.
     """
     if is_export(run):
         raise VitletError(f"{run} is an export itself: export the run that it was made from.")
@@ -141,7 +141,7 @@ def _write(predictor: Predictor, about: Exported, described: Mapping[str, Any], 
 
 
 def _write_program(predictor: Predictor, about: Exported, folder: Path) -> None:
-    """The network as a graph of any number of images."""
+    """The model as a graph of any number of images."""
     network = TorchNetwork(deepcopy(predictor.model), about.dtype if about.format == "torch" else "float32").eval()
     example = torch.zeros(2, *about.preprocessing["input_size"])
     count = torch.export.Dim("count", min=1, max=65536)

@@ -1,4 +1,4 @@
-"""An export folder: what lies in it, and how it becomes a network again without running any code that it brings.
+"""Export folder: its files, and loading it as a model without running code from it.
 
 ==================  ==============================================================
 vitlet.json         format, preprocessing, class names, temperature, parity, checksums
@@ -47,10 +47,10 @@ LARGEST_PIXEL = 1e30
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export knows of itself.
+    """Manifest of an export.
 
     Attributes:
-        architecture: name of the network.
+        architecture: name of the model.
         model_args: with which timm builds it.
         preprocessing: under timm's names: ``input_size``, ``crop_pct``, ``interpolation``, ``mean``, ``std``.
         temperature: that the logits are divided by before they become probabilities.
@@ -67,7 +67,7 @@ class Exported:
 
 
 def timm_preprocess(settings: Mapping[str, Any]) -> Preprocess:
-    """The way of an image into a network, from timm's names for it."""
+    """The way of an image into a model, from timm's names for it."""
     size, crop_pct = tuple(settings["input_size"][1:]), settings["crop_pct"]
     return Preprocess(size, crop_pct=crop_pct, mean=settings["mean"], std=settings["std"])
 
@@ -81,7 +81,7 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
 
 
 def is_export(folder: Path) -> bool:
-    """Whether a folder says that it is one."""
+    """Whether a folder is an export."""
     return (folder / EXPORT_MANIFEST).is_file()
 
 
@@ -122,11 +122,11 @@ def _check(about: Exported) -> None:
     if not is_number(crop) or not 0 < crop <= 1:
         raise ValueError(f"crop_pct must be greater than 0 and at most 1, got {crop!r}")
     if not 0 < about.temperature < math.inf:
-        raise ValueError(f"temperature must be greater than 0, got {about.temperature!r}")
+        raise ValueError(f"temperature must be finite and greater than 0, got {about.temperature!r}")
 
 
 def load_network(folder: Path, about: Exported) -> nn.Module:
-    """The network of an export, which answers with logits and embeddings; asked once, for as many logits as names."""
+    """The model of an export, which answers with logits and embeddings; asked once, for as many logits as names."""
     file = folder / READ[about.format]
     if not file.is_file():
         raise VitletError(f"{file} is missing: the export is damaged. Export the run again.")
@@ -145,8 +145,8 @@ def load_network(folder: Path, about: Exported) -> nn.Module:
     except VitletError:
         raise
     except Exception as problem:  # damaged files fail in many ways
-        raise VitletError(f"cannot load the network in {folder}: {first_line(problem)}.") from problem
+        raise VitletError(f"cannot load the model in {folder}: {first_line(problem)}.") from problem
     if logits != (count := len(about.label_names)):
         known = f"it has {logits} logits, and {EXPORT_MANIFEST} names {count} classes"
-        raise VitletError(f"cannot load the network in {folder}: {known}. Export the run again.")
+        raise VitletError(f"cannot load the model in {folder}: {known}. Export the run again.")
     return network

@@ -118,7 +118,7 @@ class Predictor:
     def images(
         self, data: str | None = None, *, split: str | None = None, data_dir: str | None = None
     ) -> tuple[ImageSet, str]:
-        """Images labelled by this network's classes, and what they are.
+        """Images labelled by this model's classes, and what they are.
 
         Args:
             data: a source (default: the run's own).
@@ -129,7 +129,7 @@ class Predictor:
 
     @torch.inference_mode()
     def logits(self, images: ImageSet, *, batch_size: int = 128) -> tuple[Tensor, Tensor]:
-        """Logits ``(n, classes)`` and labels ``(n,)`` of a whole set."""
+        """Logits ``(n, classes)`` and labels ``(n,)`` of a set."""
         loader = self._loader(images, batch_size)
         found = [(self._classify(batch.to(self.device)).float().cpu(), labels) for batch, labels in loader]
         return torch.cat([logits for logits, _ in found]), torch.cat([labels for _, labels in found])
@@ -237,7 +237,7 @@ def _unfinished(run: Path, config: RunConfig) -> str:
 
 
 def _load_search(folder: Path, device: str) -> Predictor:
-    """The run that a search found best, or its ensemble as one network."""
+    """The run that a search found best, or its ensemble as one model."""
     used = used_members(folder)
     loaded = [Predictor.load(run, device=device) for run in used]
     first = loaded[0]

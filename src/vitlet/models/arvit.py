@@ -63,7 +63,7 @@ def _initialise(module: nn.Module) -> None:
 
 
 class ARViT(LayeredModel):
-    """The network; arguments that timm's ViT has are called as there.
+    """The model; arguments that timm's ViT has are called as there.
 
     Args:
         mlp_hidden: width between the two linear layers of a block; None for one layer.

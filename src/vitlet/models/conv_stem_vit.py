@@ -31,7 +31,7 @@ class ConvTokens(Tokenizer):
         self.init_weights()
 
     def init_weights(self) -> None:
-        """As timm's ResNet: variances kept, residual blocks start as their shortcuts."""
+        """Initialize as timm's ResNet: preserved variances, residual blocks start as identity."""
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d):
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")

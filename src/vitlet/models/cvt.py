@@ -37,7 +37,7 @@ def _initialise(module: nn.Module) -> None:
 
 
 class CvT(LayeredModel):
-    """The network; arguments that timm's networks have are called as there. Any image size, square or not.
+    """The model; arguments that timm's models have are called as there. Any image size, square or not.
 
     Args:
         img_size: of the images it is meant for; only remembered.

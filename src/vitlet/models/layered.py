@@ -1,4 +1,4 @@
-"""What timm asks of a model and of its patch embedding, for those of vitlet that are not built on timm's own."""
+"""timm's model interface for vitlet's models that are not derived from a timm class."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LayeredModel(nn.Module):
     global_pool: str
 
     def embed(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What the first layer is given, and positions that all of them add, if there are any."""
+        """Input of the first layer, and positional embeddings that all layers add, if any."""
         return images, None
 
     def run_layer(self, layer: nn.Module, given: Tensor, positions: Tensor | None) -> tuple[Tensor, tuple[int, int]]:
@@ -42,7 +42,7 @@ class LayeredModel(nn.Module):
         raise NotImplementedError
 
     def between(self, tokens: Tensor, size: tuple[int, int]) -> Tensor:
-        """What the next layer is given."""
+        """Input of the next layer."""
         return tokens
 
     def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
@@ -122,7 +122,7 @@ def as_map(tokens: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 class Tokenizer(nn.Module):
-    """Images to tokens, where a ViT of timm has its patch embedding, and asked the same questions.
+    """Base class of tokenizers with the interface of timm's patch embedding.
 
     Args:
         stride: pixels of the image per token, along each axis.

@@ -1,4 +1,4 @@
-"""How vitlet's models are registered with timm."""
+"""Registration of vitlet's models with timm."""
 
 from __future__ import annotations
 

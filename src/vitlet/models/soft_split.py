@@ -121,7 +121,7 @@ class TokensToToken(Tokenizer):
         token_dim: width of the mixed tokens.
         mixer: performer or transformer.
         drop: dropout in the performers.
-        strict_img_size, output_fmt: as timm's networks pass them for images of any size.
+        strict_img_size, output_fmt: as timm's models pass them for images of any size.
         more: what they pass besides, which means nothing here.
     """
 

@@ -1,4 +1,4 @@
-"""Tasks on any module, inside any loop: they listen while the model runs, and tell their loss when asked.
+"""Tasks attached to any module in any training loop, by a forward hook.
 
 The model is not wrapped: its forward pass, its state dict and its export stay what they are. Hooks keep the output of
 one layer, and `Attached.detach` takes them off again.
@@ -43,7 +43,7 @@ class Ear:
             self.heard = output
 
     def take(self) -> Any:
-        """What was heard, once."""
+        """The recorded output; cleared by this call."""
         heard, self.heard = self.heard, None
         return heard
 
@@ -111,7 +111,7 @@ class Listening(Backbone):
         return replace(shapes, attention=tuple(layer.shape for layer in self.survey.layers))
 
     def heard(self) -> Features:
-        """What the last forward pass gave, once."""
+        """Outputs of the last forward pass; cleared by this call."""
         images, output = self.entry.take(), self.layer.take()
         if images is None or output is None:
             what = "the model was not called with images" if images is None else f"{self.place.layer!r} did not run"

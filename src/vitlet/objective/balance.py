@@ -1,4 +1,4 @@
-"""How tasks and labels share a network: weights that are found while training, as options beside fixed ones.
+"""Adaptive weighting of the task losses while training.
 
 Either kind multiplies the weight that a person chose; 1 everywhere is where both start.
 """
@@ -45,7 +45,7 @@ class Balance(nn.Module, ABC):
         Args:
             losses: scalars by name.
             weights: those that were chosen, by name of the task.
-            model: the network that all losses are of.
+            model: the model that all losses are of.
         """
 
     def update(self, norms: Sequence[Mapping[str, float]]) -> None:

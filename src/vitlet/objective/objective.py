@@ -149,7 +149,7 @@ class Objective(nn.Module):
         return {term.task.name: term.weight_at(epoch) for term in self.terms}
 
     def main(self, features: Features, labels: Any) -> dict[str, Tensor]:
-        """The losses of what the labels say, by name; added up they are the main loss."""
+        """Losses on the labels by name; their sum is the main loss."""
         if features.logits is None:
             raise VitletError("labels were given, but the backbone gives no logits. Leave the labels out.")
         return {self.MAIN: self.criterion(features.logits, labels)}
@@ -210,7 +210,7 @@ def joint_needs(terms: Sequence[Term]) -> Needs:
 
 
 def _fitted(terms: Sequence[Term], backbone: Backbone) -> tuple[Term, ...]:
-    """The terms with their views fitted to the grid of the network, if any needs that."""
+    """The terms with their views fitted to the grid of the model, if any needs that."""
     if not any(hasattr(term.view, "fitted") for term in terms):
         return tuple(terms)
     grid = backbone.shapes().last

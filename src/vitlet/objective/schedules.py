@@ -13,7 +13,7 @@ Schedule = Callable[[float], float]
 
 @dataclass(frozen=True)
 class Constant:
-    """The same value throughout."""
+    """Constant schedule."""
 
     value: float
 

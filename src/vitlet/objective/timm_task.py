@@ -42,7 +42,7 @@ class TimmTrainingTask(TrainingTask):
         self.epoch: float | None = None
 
     def prepare_distributed(self, device_ids: list[int] | None = None, **ddp: Any) -> TimmTrainingTask:
-        """Wrap the whole objective, heads included, in DDP."""
+        """Wrap the objective, with its heads, in DDP."""
         self.trainable_module = nn.parallel.DistributedDataParallel(self.trainable_module, device_ids=device_ids, **ddp)
         return self
 

@@ -1,4 +1,4 @@
-"""What drawings share: figures, names of files, text that can be drawn. `pixels` holds what is drawn on images.
+"""Common functions for pictures: figures, file names, printable text. `pixels` draws on images.
 
 Nothing here imports matplotlib, Pillow or NumPy before something is drawn: commands import this to say what they do.
 """
@@ -90,7 +90,7 @@ def make_folder(folder: Path) -> None:
 
 
 def beside(images: Sequence[Path]) -> set[Path]:
-    """What no picture may be written onto: everything in the folders of the images, which is its owner's."""
+    """Files that must not be overwritten by pictures: everything in the folders of the images."""
     return {file.resolve() for folder in {image.parent for image in images} for file in folder.iterdir()}
 
 

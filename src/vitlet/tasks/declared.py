@@ -42,7 +42,7 @@ class Option:
 
 
 def require_task(name: str) -> str:
-    """The module and class of a task, or a sentence with the nearest known name."""
+    """The module and class of a task; `VitletError` with the nearest known name if there is none."""
     if name not in TASKS:
         raise VitletError(f"unknown task {name!r}.{nearest(name, TASKS)} Known: {', '.join(sorted(TASKS))}.")
     return TASKS[name]

@@ -31,7 +31,7 @@ class MaskedView(View):
         return Hidden(self.pixels, self.cells)
 
     def coords(self, height: int, width: int) -> Tensor:
-        """Those of the earlier view: nothing moved."""
+        """Coordinates of the earlier view, unchanged."""
         if self.earlier is None:
             return super().coords(height, width)
         return self.earlier.coords(height, width)[: len(self.images)]

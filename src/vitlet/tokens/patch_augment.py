@@ -76,7 +76,7 @@ class PatchAugment:
 
 
 def random_crops(pixels: Tensor, size: int) -> Tensor:
-    """A random ``size x size`` window of every patch, enlarged to the whole patch (bilinear)."""
+    """A random ``size x size`` window of every patch, resized to the patch (bilinear)."""
     patch = pixels.shape[-1]
     enlarge = F.interpolate(torch.eye(size, device=pixels.device)[None], patch, mode="linear")[0].T  # patch, size
     windows = [F.pad(enlarge, (start, patch - size - start)) for start in range(patch - size + 1)]

@@ -37,7 +37,7 @@ def from_patches(patches: Tensor, height: int, width: int) -> Tensor:
 
 @dataclass(frozen=True)
 class ShuffledView(View):
-    """Images whose patches changed places.
+    """View of images with permuted patches.
 
     Attributes:
         order: ``(B, N)``, the patch of the earlier view that now lies at each place.
@@ -50,7 +50,7 @@ class ShuffledView(View):
     earlier: View | None = None
 
     def coords(self, height: int, width: int) -> Tensor:
-        """Where each token's patch was; a grid finer than the patches keeps the place within them."""
+        """Original coordinates of each token; a grid finer than the patches keeps the offset within them."""
         rows, columns = self.patches
         if height % rows or width % columns:
             raise VitletError(

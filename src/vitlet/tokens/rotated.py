@@ -25,7 +25,7 @@ class RotatedView(View):
     earlier: View | None = None
 
     def coords(self, height: int, width: int) -> Tensor:
-        """Where each token's patch was before the turn: ``(B, N, 2)``."""
+        """Coordinates of each token before the rotation: ``(B, N, 2)``."""
         if height != width:
             raise VitletError(
                 f"a quarter turn needs a square token grid, found {height}x{width}. Use square images with this view."

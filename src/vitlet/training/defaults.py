@@ -1,4 +1,4 @@
-"""Which task to train with where none is named: the one that was measured to help, for this kind of data, or none."""
+"""Default tasks where none is named: those that were measured to help on such data, or none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEASURED: tuple[MeasuredGain, ...] = knowledge().gains
 def choose_tasks(
     config: RunConfig, dataset: Dataset, measured: Sequence[MeasuredGain] | None = None
 ) -> tuple[RunConfig, str, str]:
-    """The settings with the measured best tasks, the choice in a few words, and a sentence on why.
+    """The settings with the tasks that were measured to help, a short and a long description of the choice.
 
     Args:
         config: settings in which no task was named.
@@ -63,7 +63,7 @@ def choose_tasks(
 
 
 def _problem(config: RunConfig, classes: int, most: int) -> str | None:
-    """Why this network cannot have these tasks: what was not asked for must not stop a run, nor fill the memory."""
+    """Why this model cannot have these tasks: what was not asked for must not stop a run, nor fill the memory."""
     backbone, _ = build_backbone(replace(config, tasks={}), config.num_classes or classes)  # its faults stop the run
     try:
         grid = backbone.shapes(least=2).last

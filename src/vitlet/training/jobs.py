@@ -47,7 +47,7 @@ from vitlet.training.terms import make_balance, make_terms
 
 
 class ImageJob(Job):
-    """A network on the images of a dataset; what it learns from them, labels or tasks alone, a subclass says.
+    """Training of a model on the images of a dataset; subclasses define the objective.
 
     Attributes:
         labelled: whether the labels are learned.
@@ -98,7 +98,7 @@ class ImageJob(Job):
         open_tasks: bool = False,
         choice: Choice | None = None,
     ) -> Self:
-        """Find the data, build the network and the objective, and resolve every setting left open.
+        """Find the data, build the model and the objective, and resolve every setting left open.
 
         Args:
             config: the settings.
@@ -119,7 +119,7 @@ class ImageJob(Job):
         return job
 
     def rebuilt(self, **settings: Any) -> Self:
-        """The same job with other settings than were asked for, on the images that are decoded already."""
+        """Copy of the job with other settings, on the images that are already decoded."""
         job = self._assembled(replace(self.asked, **settings), self.dataset, decoded=True)
         job.source, job.chosen_tasks, job.choices = self.source, self.chosen_tasks, self.choices
         job.announced = self.announced
@@ -177,17 +177,17 @@ class ImageJob(Job):
 
     @classmethod
     def settle_positions(cls, config: RunConfig, model: nn.Module) -> tuple[RunConfig, list[str]]:
-        """The settings with the positional embedding on or off, and what is to be said of it."""
+        """The settings with the positional embedding on or off, and a note on it."""
         return replace(config, positions="on") if config.positions == "auto" else config, []
 
     @cached_property
     def fingerprints(self) -> dict[str, str]:
-        """Of each split, what tells its choice of images from another; a stream's are not known before the end."""
+        """Fingerprint of the images by split; those of a stream are unknown."""
         return {name: fingerprint(images) for name, images in self._known().items()}
 
     @cached_property
     def contents(self) -> dict[str, str]:
-        """Of each split, what tells the content of its files and arrays from another."""
+        """Fingerprint of the content of files and arrays by split."""
         return {name: content_print(image_parts(images)) for name, images in self._known().items()}
 
     def _known(self) -> dict[str, ImageSet]:
@@ -197,7 +197,7 @@ class ImageJob(Job):
         return training_batches(self.config, self.dataset, self.preprocess, self.device, world)
 
     def on_device(self, images: Tensor) -> Tensor:
-        """Images where the network is, in its memory layout."""
+        """Images where the model is, in its memory layout."""
         images = images.to(self.device, non_blocking=True)
         return images.contiguous(memory_format=torch.channels_last) if self.config.channels_last else images
 
@@ -220,7 +220,7 @@ class ImageJob(Job):
 
     @cached_property
     def autocast(self) -> Callable[[], AbstractContextManager[Any]]:
-        """The precision of the network."""
+        """The precision of the model."""
         return make_autocast(self.config, self.device)
 
     @cached_property
@@ -228,7 +228,7 @@ class ImageJob(Job):
         return {}
 
     def validation_loader(self, world: World) -> Any:
-        """One for the whole run: its loading processes stay."""
+        """The validation loader, created once, so that its processes persist."""
         if "val" not in self._loaders:
             assert self.dataset.val is not None
             self._loaders["val"] = self.evaluation_loader(self.dataset.val, world)
@@ -304,7 +304,7 @@ class ClassifierJob(ImageJob):
         )
 
     def classify(self, images: Tensor) -> Tensor:
-        """Class scores, as the exported network gives them; a sharded one can only be called as a whole."""
+        """Class scores as the exported model gives them; a sharded model is called through the objective."""
         if not self.config.fsdp:
             return averaged_over(self.model, images, self.config.tta)
 
@@ -328,7 +328,7 @@ class ClassifierJob(ImageJob):
 
 
 class PretrainJob(ImageJob):
-    """A network that learns from the tasks alone, by default from RelViT's two."""
+    """A model that learns from the tasks alone, by default from RelViT's two."""
 
     labelled = False
 

@@ -1,4 +1,4 @@
-"""What was measured, as data: ``choices.yaml`` beside this file, read and checked."""
+"""Measured settings from ``choices.yaml``, read and checked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVERY: Between = (0.0, math.inf)
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """Where settings were measured, on test images, over seeds.
+    """Measurement of settings: result file, test accuracy over seeds.
 
     Attributes:
         table: a committed table of runs.
@@ -102,7 +102,7 @@ class MeasuredGain:
 
 @dataclass(frozen=True)
 class Knowledge:
-    """The whole file; of the portfolio, its members and the least share of a run's epochs that each is worth."""
+    """Contents of ``choices.yaml``, with the members of the portfolio and their smallest useful fraction of a run."""
 
     rules: tuple[Rule, ...]
     gains: tuple[MeasuredGain, ...]
@@ -112,7 +112,7 @@ class Knowledge:
 
 @cache
 def knowledge() -> Knowledge:
-    """What ``choices.yaml`` says."""
+    """Contents of ``choices.yaml``."""
     text = (files("vitlet.training") / FILE).read_text(encoding="utf-8")
     found = yaml.safe_load(text)
     portfolio = found["portfolio"]

@@ -1,4 +1,4 @@
-"""What was being trained on when a loss or gradient was not finite: an error message, and a file with all of it."""
+"""Report of a loss or gradient that is not finite: an error message, and a file with the details."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def differing(path: Path, given: Mapping[str, Any], kind: type[BaseConfig] = Run
 def differences(
     stored: Mapping[str, Any], asked: Mapping[str, Any], kind: type[BaseConfig], owner: str = "the run"
 ) -> list[str]:
-    """Where two sets of settings differ, in words, but for those that are free to change."""
+    """Differences between two sets of settings as text, without those that may change."""
     free = {item.name for item in kind.settings() if item.metadata["free"]}
     return [
         f"{key} {asked.get(key)!r} ({owner} has {stored.get(key)!r})"
@@ -31,7 +31,7 @@ def differences(
 
 
 def continued(path: Path, given: Mapping[str, Any], kind: type[Config]) -> Config:
-    """The settings of a run that is to be continued; settings given anew must agree, except those free to change."""
+    """Settings of a resumed run; settings that are given again must agree, except those that may change."""
     different = differing(path, given, kind)
     if different:
         raise VitletError(

@@ -50,7 +50,7 @@ class RunFolder:
 
     @staticmethod
     def create(config: BaseConfig, choices: Sequence[str] = ()) -> RunFolder:
-        """A new folder, or an emptied one if the user asked for that; resolved settings written first.
+        """Create a run folder, or empty one with ``overwrite``, and write the resolved settings.
 
         Args:
             config: the settings.
@@ -78,7 +78,7 @@ class RunFolder:
         return run
 
     def acquire(self) -> None:
-        """Take the folder, or say that another process has it."""
+        """Lock the folder; `VitletError` if another process has locked it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
@@ -110,11 +110,11 @@ class RunFolder:
         self._lock.release()
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a small file whole or not at all."""
+        """Write a small file atomically."""
         self.write(name, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
     def write(self, name: str, save: Callable[[Path], object]) -> None:
-        """Let ``save`` write beside the file, sync, then put it in place in one step."""
+        """Write a file atomically with ``save``."""
         target = self.path / name
         temporary = target.with_name(f".{target.name}.tmp")
         try:
@@ -138,7 +138,7 @@ class RunFolder:
         self.write("metrics.csv", lambda path: _write_csv(path, rows))
 
     def log(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """After an epoch: write all rows, and hand the last one to TensorBoard and the other trackers."""
+        """Write the metrics of all epochs, and log those of the last one to the trackers."""
         self.write_rows(rows)
         numbers = {key: value for key, value in rows[-1].items() if isinstance(value, (int, float))}
         for tracker in self.trackers:
@@ -222,7 +222,7 @@ def read_config(path: Path, kind: type[BaseConfig] = RunConfig) -> BaseConfig:
 
 
 def run_weights(path: Path) -> Path:
-    """The weights that stand for a run: its best, of a pre-training its last; or a file itself."""
+    """Weight file of a run: its best, or last for pre-training; a file is returned as it is."""
     if path.suffix == ".safetensors" and path.is_file():
         return path
     if (path / "model.safetensors").is_file():  # a folder in timm's layout

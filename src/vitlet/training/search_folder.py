@@ -35,7 +35,7 @@ class SearchMember:
 
 @dataclass(frozen=True)
 class SearchRecord:
-    """What ``search.json`` holds.
+    """Contents of ``search.json``.
 
     Attributes:
         settings: of the first member, as plain values, and those that the user named.
@@ -61,7 +61,7 @@ class SearchRecord:
     done: bool = False
 
     def dump(self) -> str:
-        """As JSON."""
+        """The record as JSON."""
         return json.dumps(asdict(self), indent=2, ensure_ascii=False)
 
 
@@ -71,7 +71,7 @@ def is_search(path: Path) -> bool:
 
 
 def read_search(path: Path) -> SearchRecord:
-    """What a search has found so far."""
+    """Read the record of a search."""
     try:
         found = json.loads((path / SEARCH_FILE).read_text(encoding="utf-8"))
         members = tuple(SearchMember(**member) for member in found.pop("members"))
@@ -81,7 +81,7 @@ def read_search(path: Path) -> SearchRecord:
 
 
 def used_members(path: Path) -> dict[Path, float]:
-    """The runs that stand for a search, with their weights: one, or an ensemble; the first one while it is trained."""
+    """The runs that a search uses, with their weights: one run or an ensemble."""
     weights = read_search(path).weights or {"members/1": 1.0}
     return {path / folder: weight for folder, weight in weights.items()}
 

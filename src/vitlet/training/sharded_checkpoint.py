@@ -98,7 +98,7 @@ def save_shards(folder: Path, module: nn.Module, optimizer: torch.optim.Optimize
 
 
 def load_shards(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, average: dict[str, Tensor]) -> None:
-    """What `save_shards` wrote, by however many processes."""
+    """Load what `save_shards` wrote, with any number of processes."""
     state: dict[str, Any] = {
         "objective": get_model_state_dict(module),
         "optimizer": get_optimizer_state_dict(module, optimizer),

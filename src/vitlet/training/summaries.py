@@ -1,4 +1,4 @@
-"""What a run says of itself: a line per fact at its start, and at its end what its accuracy is worth."""
+"""Summary lines of a run: its settings at the start, and an assessment of its accuracy at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FEWEST_PER_CLASS, USUAL_CLASSES = 5, 10
 
 
 def opening_lines(job: Job, order: Batches, processes: int) -> list[str]:
-    """What was chosen, data, model, epochs and tasks of a run, a line each."""
+    """Lines on the choice, data, model, epochs and tasks of a run."""
     config, size = job.config, order.batch_size
     held = ", ".join(f"{count:,} {name}" for name, count in job.held_out.items())
     parameters = sum(parameter.numel() for parameter in job.model.parameters())
@@ -42,7 +42,7 @@ def opening_lines(job: Job, order: Batches, processes: int) -> list[str]:
 
 
 def few_images(dataset: Dataset) -> tuple[str, ...]:
-    """A sentence where there is little to learn from; images without labels count as of `USUAL_CLASSES` classes."""
+    """Note on too few images; images without labels count as `USUAL_CLASSES` classes."""
     images, classes = len(dataset.train), len(dataset.classes) or USUAL_CLASSES
     if images >= FEWEST_PER_CLASS * classes:
         return ()
@@ -53,7 +53,7 @@ def few_images(dataset: Dataset) -> tuple[str, ...]:
 def accuracy_verdict(
     scores: Scores, labels: Sequence[int], config: RunConfig, *, best_epoch: int, epochs: int, images: int
 ) -> str:
-    """How far an accuracy is from chance, and what to try next.
+    """Comparison of an accuracy with chance, and what to try next.
 
     Args:
         scores: of the test images, or else of the validation images.

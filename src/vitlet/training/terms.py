@@ -21,11 +21,11 @@ from vitlet.training.teachers import find_teacher
 
 
 def make_terms(config: BaseConfig, backbone: Backbone, classes: Sequence[str] | None = None) -> list[Term]:
-    """The tasks of a run with their weight schedules and views; an option ``teacher`` becomes the network it names.
+    """The tasks of a run with their weight schedules and views; an option ``teacher`` becomes the model it names.
 
     Args:
         config: the settings.
-        backbone: the network.
+        backbone: the model.
         classes: names of its classes, where they are known: a teacher of soft labels needs the same.
     """
     terms = []
@@ -47,7 +47,7 @@ def _weight_schedule(chosen: TaskConfig, suggested: str, epochs: int) -> Schedul
 
 
 def make_balance(config: RunConfig, *, labels: bool) -> Balance | None:
-    """How the tasks of a run, and its labels if it has any, are weighted against each other; None: by fixed weights."""
+    """The loss weighting of a run; None for fixed weights."""
     if config.balance_tasks == "fixed":
         return None
     names = [*([Objective.MAIN] if labels else []), *config.tasks]
@@ -61,7 +61,7 @@ def make_balance(config: RunConfig, *, labels: bool) -> Balance | None:
 
 
 def make_view(chosen: TaskConfig, task: Task, backbone: Backbone) -> ViewMaker:
-    """What a term looks at, by default what its task suggests; patches are as large as the network's last tokens."""
+    """View of a term (default: what its task suggests), with patches as large as the model's last tokens."""
     makers: list[ViewMaker] = []
     if chosen.view == "rotate":
         makers.append(Rotated())

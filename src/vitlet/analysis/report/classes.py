@@ -1,4 +1,4 @@
-"""Where a classifier goes wrong: by class, by confusion, by confidence, and with pictures."""
+"""Errors of a classifier for the report: by class, confusion matrix, reliability, and example images."""
 
 from __future__ import annotations
 

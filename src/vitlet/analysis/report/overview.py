@@ -154,7 +154,7 @@ def _repeats(runs: Sequence[Examined]) -> dict[str, Any] | None:
 
 
 def settings_tables(runs: Sequence[Examined]) -> dict[str, Any]:
-    """Settings that somebody chose, a column per run; and all of them."""
+    """Tables of the settings that differ from the defaults, and of all settings; a column per run."""
     chosen = []
     for run in runs:
         config = run.record.config

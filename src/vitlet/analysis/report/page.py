@@ -25,7 +25,7 @@ def report_runs(runs: Sequence[Path], output: Path, *, most: int = MOST_IMAGES, 
         runs: run folders, finished or not.
         output: the HTML file.
         most: images to predict at most, evenly spaced.
-        device: to run the networks on.
+        device: to run the models on.
     """
     if most < 1:
         raise VitletError(f"--images must be at least 1, got {most}.")

@@ -19,7 +19,7 @@ JOBS: dict[str, type[BaseConfig]] = {kind.JOB: kind for kind in (DetectConfig, S
 
 
 def job_of(run: Path) -> str:
-    """Which command made a run."""
+    """The command that created a run."""
     file = run / "config.yaml"
     return str(RunConfig.read(file).get("job", RunConfig.JOB)) if file.is_file() else RunConfig.JOB
 

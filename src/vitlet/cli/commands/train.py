@@ -106,7 +106,7 @@ def _search(begun: Path | None, choice: Choice | None, given: Mapping[str, Any],
 
 
 def is_open(chosen: argparse.Namespace, given: Mapping[str, Any]) -> bool:
-    """Whether a command line leaves the choice of the network, and of what follows from it, to us."""
+    """Whether a command line leaves the choice of the model, and of what follows from it, to us."""
     named = getattr(chosen, "recipe", None) or chosen.config or any(name in given for name in HELD)
     return not named and given.get("resume", "auto") == "auto"
 
@@ -203,7 +203,7 @@ def _recipe_settings(name: str, scale: Scale, given: dict[str, Any], *, runs: bo
 
 
 def start(config: RunConfig, command: list[str], given: dict[str, Any], choices: str = "nothing") -> int:
-    """Train, in as many processes as asked for, each started by the same command, and print the end.
+    """Train in ``nproc`` processes, each started by the same command, and print the result.
 
     Args:
         config: the settings.

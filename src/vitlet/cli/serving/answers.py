@@ -1,4 +1,4 @@
-"""What is said of an uploaded image: classes of every network, and where each looked."""
+"""Predictions for an uploaded image: classes of every model, with class and attention maps."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class ServedModel:
         }
 
     def answer(self, image: Tensor, *, topk: int, maps: bool) -> dict[str, Any]:
-        """The first classes of a decoded image, and if asked for where the network looked."""
+        """Top classes of a decoded image, and optionally its maps."""
         started = time.monotonic()
         probabilities, _ = self.predictor(self.predictor.preprocess(image)[None])
         found: dict[str, Any] = {
@@ -108,7 +108,7 @@ class Service:
         self.models = [ServedModel(name, folder, device) for name, folder in _named(folders)]
 
     def about(self) -> dict[str, Any]:
-        """What is served, and the limits."""
+        """Description of the served models, and the limits."""
         limits = {"upload_bytes": self.limits.upload_bytes, "pixels": self.limits.pixels, "formats": list(FORMATS)}
         return {"runs": [model.about() for model in self.models], "limits": limits}
 
@@ -150,7 +150,7 @@ def _named(folders: Sequence[Path]) -> Iterator[tuple[str, Path]]:
 
 
 def _maps(found: Explanation) -> dict[str, Any]:
-    """Maps as plain numbers over the image that the network saw."""
+    """Maps as plain numbers over the image that the model saw."""
     maps: dict[str, Any] = {}
     if found.evidence is not None:
         maps["class_map"] = _rows(found.evidence)

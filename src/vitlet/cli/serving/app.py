@@ -1,4 +1,4 @@
-"""The HTTP interface as an ASGI application: fixed routes, who may ask, and what is refused.
+"""HTTP interface as an ASGI application: fixed routes, origin checks, and limits.
 
 No name that a visitor sends is ever used as a path. A page of another site cannot ask through a visitor's browser: the
 Host must be this server's own (which also stops DNS rebinding), and so must the Origin where there is one.

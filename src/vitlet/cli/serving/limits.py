@@ -1,4 +1,4 @@
-"""How much a visitor may ask for."""
+"""Limits of requests to the server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """What is refused, and when.
+    """Limits of a request, a connection and the server.
 
     Attributes:
         upload_bytes: of one image file.

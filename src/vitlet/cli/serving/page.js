@@ -203,7 +203,7 @@ function heat(canvas, rows) {
   brush.drawImage(small, 0, 0, canvas.width, canvas.height);
 }
 
-/** Rings where tokens are, dots where the network puts them. */
+/** Rings where tokens are, dots where the model puts them. */
 function locate(canvas, places) {
   const brush = canvas.getContext("2d");
   const at = ([row, column]) => [((column + 0.5) / places.columns) * canvas.width, ((row + 0.5) / places.rows) * canvas.height];

@@ -104,7 +104,7 @@ class Connection(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """A bounded number of visitors; binds at once, answers when told to.
+    """HTTP server with a bounded number of connections; binds its port first, and serves after ``start``.
 
     Args:
         host: a loopback address.
@@ -168,7 +168,7 @@ class Server(uvicorn.Server):
 
 
 def check_host(host: str) -> str:
-    """A loopback address, or the sentence that says why not."""
+    """A loopback address; `VitletError` for any other."""
     name = "127.0.0.1" if host == "localhost" else host.strip("[]")
     try:
         if ipaddress.ip_address(name).is_loopback:

@@ -23,7 +23,7 @@ _NUMBERS = {"u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8"}
 
 
 class _Dtype:
-    """Stands for ``numpy.dtype``: whole numbers only."""
+    """Replacement of ``numpy.dtype`` that allows only integers."""
 
     def __init__(self, code: str | bytes, *rest: object) -> None:
         self.code = code.decode("ascii") if isinstance(code, bytes) else code
@@ -75,7 +75,7 @@ _STAND_INS = {
 
 
 class _Reader(pickle.Unpickler):
-    """Admits dictionaries, lists, tuples, text, bytes, numbers, and stand-ins for arrays."""
+    """Restricted unpickler: dictionaries, lists, tuples, text, bytes, numbers, and arrays of integers."""
 
     def find_class(self, module: str, name: str, /) -> Any:
         try:

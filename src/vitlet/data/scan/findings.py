@@ -1,4 +1,4 @@
-"""What a scan found, as a record, as plain values for JSON, and as lines of text."""
+"""Findings of a scan as a record, as plain values for JSON, and as lines of text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_LISTED = 10
 
 @dataclass(frozen=True)
 class Location:
-    """Where an image is."""
+    """Split, class and name of an image."""
 
     split: str
     label: str
@@ -38,7 +38,7 @@ class Duplicate:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Those it occurs in, in their order."""
+        """Splits in which it occurs, in order."""
         return tuple(dict.fromkeys(place.split for place in self.places))
 
     @property

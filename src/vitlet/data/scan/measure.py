@@ -1,4 +1,4 @@
-"""What `vitlet scan` measures of each image, in several processes; an unreadable image is a result, not an end."""
+"""Measurements of each image for `vitlet scan`, in several processes; unreadable images are recorded."""
 
 from __future__ import annotations
 

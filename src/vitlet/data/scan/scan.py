@@ -29,7 +29,7 @@ def scan_dataset(
     workers: int | None = None,
     progress: OnProgress | None = None,
 ) -> ScanReport:
-    """Read every image of every split, and say what is there.
+    """Read every image of every split, and report the findings.
 
     Args:
         dataset: its splits.

@@ -1,4 +1,4 @@
-"""The speed of this machine, measured on small pieces of networks in a few seconds."""
+"""The speed of this machine, measured on small pieces of models in a few seconds."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def clock_of(device: torch.device) -> Callable[[], float]:
 
 
 def measure_machine(device: torch.device, precision: torch.dtype | None) -> MachineSpeed:
-    """Time small pieces of networks on a device, in float32 and, if one is given, in a mixed precision."""
+    """Time small pieces of models on a device, in float32 and, if one is given, in a mixed precision."""
     clock = clock_of(device)
     times: dict[Work, list[float]] = defaultdict(list)
     for chosen in {None, precision}:

@@ -1,4 +1,4 @@
-"""What a run will need: memory of a device, time of a step, hours, cost. Predicted; nothing is trained."""
+"""Predicted memory, step time, hours and cost of a run, without training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RESERVED_GIB = 1.0
 FRAGMENTED = 0.05
 """... and the share of the rest that is lost between blocks of memory."""
 MACHINE_LINK = 1.0
-"""GB/s between machines like this one where nothing is said: a network of ten gigabits."""
+"""GB/s between machines like this one where nothing is said: a model of ten gigabits."""
 FSDP_TRAFFIC = 1.5
 """Sharded training gathers weights twice and scatters gradients once: three halves of an all-reduce."""
 
@@ -35,7 +35,7 @@ class Plan:
     Attributes:
         run: model, image size, data and precision, in words.
         devices, device: how many of what.
-        parameters: of the network and the heads of its tasks.
+        parameters: of the model and the heads of its tasks.
         gflops: of products for one image, forward and backward.
         images: that one device looks at at a time.
         memory: of one device; ``available`` is what it has, ``fits`` whether that is enough.
@@ -78,7 +78,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Machine:
-    """What a step runs on."""
+    """Device that a training step runs on."""
 
     name: str
     speed: Roofline | MachineSpeed
@@ -103,7 +103,7 @@ def plan(config: RunConfig, request: PlanRequest) -> Plan:
 
 
 def predict(config: RunConfig, request: PlanRequest, supply: Supply, machine: Machine, count: StepCount) -> Plan:
-    """From counts and speeds to hours."""
+    """Predict times from operation counts and device speed."""
     batch = count.images * request.devices * config.grad_accum_steps
     link = request.link or machine.link
     traffic = all_reduce_seconds(request.devices, count.memory.gradients, link) * (FSDP_TRAFFIC if config.fsdp else 1.0)
@@ -164,7 +164,7 @@ def _on_device(memory: Memory, shards: int, machine: Machine) -> Memory:
 
 
 def advise(memory: Memory, available: int, config: RunConfig, request: PlanRequest, images: int) -> str:
-    """Which flags would make a run fit; empty if it does."""
+    """Flags that would make a run fit into memory; empty if it fits."""
     if memory.total <= available:
         return ""
     by_image = memory.activations + memory.temporary

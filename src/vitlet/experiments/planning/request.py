@@ -37,7 +37,7 @@ class PlanRequest(Settings):
             raise VitletError("a custom device requires --memory, in GiB, in addition to --tflops and --bandwidth.")
 
     def share(self, batch_size: int, parts: int) -> int:
-        """Images that one device looks at at a time, if it takes its share of the batch in ``parts``."""
+        """Images per device and micro-batch, for ``parts`` gradient-accumulation steps."""
         pieces = self.devices * parts
         if batch_size % pieces:
             split = f"{self.devices} devices" + (f" x {parts} parts" if parts > 1 else "")

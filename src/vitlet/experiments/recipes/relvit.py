@@ -25,7 +25,7 @@ AT_224: dict[str, dict[str, Any]] = {
     "swin_t": {"model": "swin_tiny_patch4_window7_224"},
     "t2t_vit_14": {"model": "t2t_vit_14"},
 }
-"""The other networks of the release: images of 224 px, batches of 64."""
+"""The other models of the release: images of 224 px, batches of 64."""
 RELVIT_TASKS = ("sprel", "distance", "angle", "position")
 
 

@@ -46,7 +46,7 @@ CellSettings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Cell:
-    """The place of one run in the grid."""
+    """Coordinates of one run in the grid: dataset, model, arm, seed, fraction."""
 
     dataset: str
     model: str
@@ -56,7 +56,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Such as ``cifar10/vit/drloc/seed-0``: the path of its record."""
+        """Name such as ``cifar10/vit/drloc/seed-0``, the path of its record."""
         part = "" if self.fraction == 1 else f"/fraction-{self.fraction:g}"
         return f"{self.dataset}/{self.model}/{self.arm}{part}/seed-{self.seed}"
 

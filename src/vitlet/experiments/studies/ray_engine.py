@@ -11,7 +11,7 @@ from vitlet.experiments.studies.paths import StudyPaths
 
 
 class RayEngine:
-    """Starts cells as Ray tasks; runs and data need to lie on storage that all nodes see.
+    """Runs cells as Ray tasks; runs and data must be on storage that all nodes share.
 
     Args:
         paths: the study's files.

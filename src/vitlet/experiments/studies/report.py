@@ -83,7 +83,7 @@ def _reaches(row: Row) -> str:
 
 
 def which_numbers(study: Study, records: Mapping[Cell, Record]) -> str:
-    """What the numbers of a study are, and which of its cells are left out."""
+    """Description of a study's numbers, and of the cells that are left out."""
     what, numbers = accuracies(study, records)
     missing = len(records) - len(numbers)
     without = f" (without {missing} cells that have no {what} number)" if missing else ""

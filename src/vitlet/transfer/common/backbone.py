@@ -1,4 +1,4 @@
-"""A trained network, or one with fresh weights, as the backbone of a detector or segmenter: at any image size."""
+"""A trained model, or one with fresh weights, as the backbone of a detector or segmenter: at any image size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ANY_SIZE: tuple[dict[str, Any], ...] = (
     {"dynamic_img_size": True},  # positions of timm's ViT, DeiT and EVA
     {},
 )
-"""How networks of timm are told to take images of any size: the first that a network understands."""
+"""How networks of timm are told to take images of any size: the first that a model understands."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def open_backbone(config: TransferConfig, canvas: tuple[int, int]) -> Opened:
 
     Args:
         config: the settings.
-        canvas: size of the images if the network takes one size alone.
+        canvas: size of the images if the model takes one size alone.
     """
     place = Path(config.backbone)
     if place.exists():
@@ -98,7 +98,7 @@ def build(
     *,
     pretrained: bool = False,
 ) -> Opened:
-    """A network without classifier: for any image size if it can be had so, else for the canvas alone."""
+    """A model without classifier: for any image size if it can be had so, else for the canvas alone."""
     ours = ("in_chans", "img_size", "drop_path_rate")
     own = {key: value for key, value in arguments.items() if key not in ours}
     made_for = arguments.get("img_size")

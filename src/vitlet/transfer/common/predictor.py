@@ -81,7 +81,7 @@ class DensePredictor(ABC):
 
     @abstractmethod
     def make_head(self) -> DenseHead:
-        """The head as the settings say."""
+        """Build the head from the settings."""
 
     @abstractmethod
     def samples(self, split: Any) -> TrainingSamples:

@@ -77,7 +77,7 @@ class CocoSplit:
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """What deserves a word."""
+        """Counts for the description."""
         every = [(thing, image) for image in self.images for thing in image.things]
         without_area = [thing for thing, image in every if not thing.crowd and not _has_area(thing, image)]
         return {
@@ -88,7 +88,7 @@ class CocoSplit:
         }
 
     def note(self) -> str:
-        """What there is, in words."""
+        """Description of the dataset."""
         counts = ", ".join(f"{count} {what}" for what, count in self.counts.items() if count)
         boxes = sum(len(image.trained) for image in self.images)
         return f"{len(self.images)} images with {boxes} objects" + (f" ({counts})" if counts else "")

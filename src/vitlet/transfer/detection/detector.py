@@ -85,7 +85,7 @@ class DetectionHead(DenseHead):
         self.neck, self.rpn, self.roi_heads, self.transform = rcnn.backbone, rcnn.rpn, rcnn.roi_heads, rcnn.transform
 
     def losses(self, features: Features, targets: Any) -> dict[str, Tensor]:
-        """Of the proposals and of the region heads.
+        """Losses of the region proposals and of the region heads.
 
         Args:
             features: of the padded images.
@@ -106,6 +106,6 @@ class DetectionHead(DenseHead):
         return found
 
     def at_size(self, found: dict[str, Tensor], size: tuple[int, int], original: tuple[int, int]) -> dict[str, Tensor]:
-        """The same over an image of another size, masks pasted into it: ``(N, 1, height, width)``."""
+        """Detections scaled to another image size, with masks pasted into it: ``(N, 1, height, width)``."""
         fitted: dict[str, Tensor] = self.transform.postprocess([dict(found)], [size], [original])[0]
         return fitted

@@ -52,7 +52,7 @@ class Detector(DensePredictor):
         return [name for _, name in self.categories]
 
     def make_head(self) -> DetectionHead:
-        """As the settings say, without mask heads where there are no masks to learn from."""
+        """Build the head from the settings, without mask heads where there are no masks to learn from."""
         return DetectionHead(
             self.levels,
             len(self.classes),
@@ -76,7 +76,7 @@ class Detector(DensePredictor):
         return splits
 
     def detect(self, path: Path) -> Mapping[str, Tensor]:
-        """What is found in one file, in its own pixels."""
+        """Detections in one image file, in its own pixels."""
         pixels = read_image(path, 3)
         image = self.resizing.image(pixels, self.resizing.sides[-1])
         size, original = (image.shape[1], image.shape[2]), (pixels.shape[1], pixels.shape[2])

@@ -68,7 +68,7 @@ class MaskedSplit:
         return replace(self, images=tuple(kept)), replace(self, images=tuple(held), counts=Counter())
 
     def note(self) -> str:
-        """What there is, in words."""
+        """Description of the dataset."""
         counts = self.counts
         parts = [f"{counts[kind]} {kind} masks" for kind in ("palette", "16-bit") if counts[kind]]
         if counts["ignored pixels"]:
