@@ -46,7 +46,7 @@ def written(markdown: str) -> str:
     from vitlet import functional
     from vitlet.tasks.registry import PUBLIC_TASKS
 
-    table = ["| task | asks | needs | heads |", "|---|---|---|---|"]
+    table = ["| task | predicts | needs | heads |", "|---|---|---|---|"]
     for card, rows in cards().items():
         table += [f"| [{row[0]}]({card}) | {' | '.join(row[1:])} |" for row in rows]
     functions = [getattr(functional, name) for name in functional.__all__]
@@ -110,7 +110,7 @@ def command_lines(parser: Any, heading: str) -> list[str]:
     """The help of a command, or of an action of it, as Markdown."""
     from vitlet.cli.parser import invocation, usage_line
 
-    described = " ".join((parser.description or "").split())
+    described = re.sub(r"(?<![`\w])(--[\w-]+)", r"`\1`", " ".join((parser.description or "").split()))
     lines = [f"{heading} {parser.prog}", "", described, "", "```text", usage_line(parser), "```", ""]
     lines += ["Example:", "", "```text", *parser.example.splitlines(), "```", ""]
     like_train = parser.prog in ("vitlet pretrain", "vitlet plan", "vitlet tune")

@@ -121,7 +121,7 @@ def test_two_runs_side_by_side(runs: list[Path], tmp_path: Path, capsys: pytest.
         "Confusion",
         "By class",
         "Reliability",
-        "Surest mistakes",
+        "Most confident errors",
     ):
         assert title in shown
     assert "drloc: error, cells" in shown

@@ -66,7 +66,7 @@ class Task(nn.Module):
     """How its weight runs over the epochs unless the user says otherwise."""
 
     suggested_view: ViewMaker = PlainView()
-    """What it looks at unless the user says otherwise."""
+    """Default view of the task."""
 
     asks_for_places: ClassVar[bool] = True
     """Whether its answers are places of tokens, which a positional embedding would give away."""

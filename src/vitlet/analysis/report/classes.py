@@ -124,7 +124,7 @@ def _reliability(record: RunRecord, predictions: Predictions) -> dict[str, Any]:
 
 
 def mistakes(runs: Sequence[Examined]) -> Panels:
-    """The mistakes that each run was surest of."""
+    """The errors of each run with the highest confidence."""
     return _panels(runs, _mistakes)
 
 

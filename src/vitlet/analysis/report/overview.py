@@ -32,7 +32,7 @@ def _card(run: Examined) -> dict[str, Any]:
             f"top-1 on {int(numbers['count']):,} {SPLIT_NAMES[split]},"
             f" 95 % interval {accuracy.low:.1f} to {accuracy.high:.1f}"
         )
-        facts += [("top-5", f"{numbers['top5']:.1f} %"), ("balanced", f"{numbers['balanced']:.1f} %")]
+        facts += [("top-5", f"{numbers['top5']:.1f} %"), ("balanced accuracy", f"{numbers['balanced']:.1f} %")]
         facts += [("loss", f"{numbers['loss']:.3f}")]
     if (error := _calibration_error(run)) is not None:
         facts.append(("ECE", f"{error:.1f} %"))

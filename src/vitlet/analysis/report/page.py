@@ -44,8 +44,8 @@ def report_runs(runs: Sequence[Path], output: Path, *, most: int = MOST_IMAGES, 
         Section("By class", "by_class.html", by_class(found)),
         Section("Reliability", "reliability.html", reliabilities(found), half=len(found) == 1),
         Section("Attention distance", "distances.html", distances(found), half=len(found) == 1),
-        Section("Surest mistakes", "mistakes.html", mistakes(found)),
-        Section("What it looks at", "looks.html", looks(found)),
+        Section("Most confident errors", "mistakes.html", mistakes(found)),
+        Section("Maps", "looks.html", looks(found)),
         Section("Token localization", "localization.html", localization(found)),
     ]
     write_page(output, "Report: " + ", ".join(record.name for record in records), sections, several=len(records) > 1)

@@ -86,7 +86,7 @@ class JobRecord(Generic[Kind]):
     def progress(self) -> str:
         """Progress of the run as text."""
         if self.state == "finished":
-            return f"finished, {len(self.rows)} epochs"
+            return f"finished, {len(self.rows)} epoch{'s' * (len(self.rows) != 1)}"
         done = f"{len(self.rows)} of {self.config.last_epoch} epochs"
         return f"still training, {done} so far" if self.state == "training" else f"not finished, {done}"
 

@@ -66,7 +66,7 @@ def _lines(records: Sequence[AnyRecord]) -> list[str]:
 
 
 def _settings(records: Sequence[AnyRecord], kind: type[BaseConfig]) -> dict[str, Any]:
-    """What differs from the usual settings in any of the runs."""
+    """Settings that differ from the defaults in any of the runs."""
     usual = kind().to_dict()
     chosen = [record.config.to_dict() for record in records]
     keys = dict.fromkeys(key for column in chosen for key in column if key != "job")

@@ -101,7 +101,7 @@ class Detector(DensePredictor):
 
     @torch.inference_mode()
     def predict(self, paths: Sequence[Path], folder: Path, *, score: float = 0.5) -> list[dict[str, Any]]:
-        """Objects of image files, surest first, each file with a picture of them."""
+        """Objects in image files, by descending score, with a picture for each file."""
         answers: list[dict[str, Any]] = []
         taken = beside(paths)
         make_folder(folder)
@@ -129,7 +129,7 @@ class Detector(DensePredictor):
         return objects
 
     def _draw(self, image: Tensor, found: Mapping[str, Tensor]) -> Any:
-        """The surest objects; below the picture, how many more there are."""
+        """Picture of the objects with the highest scores, and the number of the others."""
         left_out = len(found["scores"]) - MOST_DRAWN
         surest = found["scores"].argsort(descending=True, stable=True)[:MOST_DRAWN]
         pixels, found = as_pixels(image), {key: value[surest] for key, value in found.items()}
