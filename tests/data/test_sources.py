@@ -537,7 +537,7 @@ def test_groups_never_straddle_a_split(how: str, folder: Path) -> None:
     assert sides[0]
     assert sides[1]
     assert not sides[0] & sides[1]
-    assert "groups kept whole" in dataset.note
+    assert "groups not split" in dataset.note
 
 
 def test_wrong_groups(folder: Path) -> None:

@@ -127,7 +127,7 @@ def test_what_cannot_be_exported(small_runs: list[Path], tmp_path: Path, capsys:
         assert main(["export", *words]) == 2
         assert sentence in capsys.readouterr().err
     for words, sentence in (
-        (["evaluate", str(folder)], "is an export and knows no data of its own"),
+        (["evaluate", str(folder)], "is an export without data"),
         (["calibrate", str(folder)], "is an export: calibrate the run"),
     ):
         assert main(words) == 2

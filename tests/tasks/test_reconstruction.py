@@ -158,7 +158,7 @@ def test_the_error_of_mean_colours_is_a_hundred() -> None:
         (lambda: Masked().fitted((12, 20), (3, 3)), "not square patches that can be masked"),
         (
             lambda: vitlet.Objective(vitlet.TimmBackbone(vit()), [vitlet.Term(Reconstruction())]),
-            "found a view that hides nothing",
+            "requires a view with masked patches, found one without",
         ),
         (
             lambda: vitlet.Objective(

@@ -151,7 +151,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "crowd": (edit(lambda c: c["annotations"][0].update(iscrowd="0")), "iscrowd 0 or 1, got '0'"),
     "huge image": (
         edit(lambda c: c["images"][0].update(height=2_000_000, width=2_000_000)),
-        "1 images have another size than it says, the first: .*its entry 2000000x2000000",
+        "1 images have another size than stated, the first: .*its entry 2000000x2000000",
     ),
     "huge number": (
         lambda root: (root / "annotations" / "instances_train.json").write_text('{"images": ' + "9" * 5000 + "}"),
@@ -163,7 +163,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "segmentation": (edit(lambda c: c["annotations"][0].update(segmentation="all of it")), "neither polygons nor run"),
     "way out": (edit(lambda c: c["images"][0].update(file_name="../secret.png")), "points outside of the folder"),
-    "image of another size": (other_image, "1 images have another size than it says, the first: .*20x30"),
+    "image of another size": (other_image, "1 images have another size than stated, the first: .*20x30"),
     "broken image": (lambda root: (root / "train" / "0.png").write_bytes(b"no image"), "cannot read the image .*0.png"),
     "no objects": (edit(lambda c: c.update(annotations=[])), "contains no objects to learn from"),
     "other categories in val": (

@@ -19,11 +19,11 @@ from vitlet.training.loop import train
 
 SEEDS = 4
 PER_CLASS = 20
-"""Labelled images of each digit, for what the tasks bring: they matter where there are few."""
+"""Labelled images of each digit in the comparison of tasks, which matter most where there are few."""
 
 ARMS: Mapping[str, Mapping[str, TaskConfig]] = {
-    "labels only": {},
-    "labels + spatial tasks": {"sprel": TaskConfig(1.0), "position": TaskConfig(1.0)},
+    "baseline (cross-entropy only)": {},
+    "baseline + spatial tasks": {"sprel": TaskConfig(1.0), "position": TaskConfig(1.0)},
 }
 
 
@@ -80,7 +80,8 @@ def demo(root: Path = Path("runs"), *, epochs: int = 8, seeds: int = SEEDS) -> d
 
 def _accuracy(seed: int, name: str, tasks: Mapping[str, TaskConfig], folder: Path) -> float:
     """Test accuracy of one run, in percent; its progress is not printed."""
-    output = str(folder / f"{name.replace(' ', '').replace('+', '-')}-{seed}")
+    short = name.partition(" (")[0].replace(" ", "").replace("+", "-")
+    output = str(folder / f"{short}-{seed}")
     config = replace(few_digits_config(), seed=seed, tasks=tasks, output=output)
     with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
         result = train(config)

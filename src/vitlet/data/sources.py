@@ -73,7 +73,7 @@ def load_dataset(request: Request) -> Dataset:
     notes = [dataset.note] if dataset.note else []
     groups, grouped = None, ""
     if request.group_by:
-        groups, grouped = _groups(request.group_by, train, extra), ", groups kept whole"
+        groups, grouped = _groups(request.group_by, train, extra), ", groups not split"
         for name, images in (("validation", None if request.folds else val), ("test", dataset.test)):
             if images is not None:
                 _require_apart(groups, _groups(request.group_by, images, extra), name)

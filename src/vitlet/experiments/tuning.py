@@ -109,7 +109,7 @@ def _claim(folder: Path, config: RunConfig) -> None:
     had = RunConfig.from_dict(RunConfig.read(file), source=str(file)).to_dict()
     if different := differences(had, config.to_dict(), RunConfig, "the search"):
         raise VitletError(
-            f"cannot go on with the search {folder} with other settings: {'; '.join(different)}. Choose another"
+            f"cannot continue the search {folder} with other settings: {'; '.join(different)}. Choose another"
             " --output, or give the same ones."
         )
 

@@ -154,7 +154,7 @@ class Predictor:
     def _own_split(self, split: str | None) -> tuple[ImageSet, str]:
         config = self.config
         if self.source is not None and is_export(self.source):
-            raise VitletError(f"{self.source} is an export and knows no data of its own. Give a folder as DATA.")
+            raise VitletError(f"{self.source} is an export without data. Give a folder as DATA.")
         dataset = load_dataset(data_request(config))
         name = split or ("test" if dataset.test is not None else "val")
         images = dataset.test if name == "test" else dataset.val

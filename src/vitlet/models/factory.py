@@ -44,7 +44,7 @@ def build_model(
     """
     reserved = RESERVED & set(model_kwargs or {})
     if reserved:
-        raise VitletError(f"model_kwargs cannot hold {sorted(reserved)[0]!r}: it has a setting of its own, or none.")
+        raise VitletError(f"model_kwargs cannot hold {sorted(reserved)[0]!r}: it has its own setting, or none.")
     if name not in timm.list_models():
         raise VitletError(
             f"unknown model {name!r}.{nearest(name, timm.list_models())} `vitlet models PATTERN` lists them."

@@ -200,7 +200,7 @@ def _advice(found: Mapping[str, Tensor], model: nn.Module, description: Mapping[
     own = model.state_dict()
     differing = [name for name in found if name in own and found[name].shape != own[name].shape]
     if found.keys() <= own.keys() and all(name.rpartition(".")[2] in POSITIONS for name in differing):
-        return "Use --img-size as they were learned at, or put the config.json of that network beside the file."
+        return "Use the --img-size that they were trained with, or put the config.json of that model beside the file."
     if found.keys() <= own.keys() and len(differing) == 1 and found[differing[0]].ndim == 4:
         return f"Use --in-chans {found[differing[0]].shape[1]}, as they were learned with."
     architecture = description.get("architecture")

@@ -180,7 +180,7 @@ def _tree(module: str, name: str) -> ast.Module:
     try:
         return ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, UnicodeDecodeError) as problem:
-        raise VitletError(f"the task {name!r} lies in {path}, which cannot be read: {first_line(problem)}.") from None
+        raise VitletError(f"the task {name!r} is in {path}, which cannot be read: {first_line(problem)}.") from None
 
 
 def _source(module: str, name: str) -> Path:

@@ -104,7 +104,7 @@ class Reconstruction(Task):
         grid, images = shapes.last, shapes.images
         if images is None or not shapes.hides:
             raise VitletError(
-                "reconstruction draws what is hidden: found a view that hides nothing. Leave its view out, or give its"
+                "reconstruction requires a view with masked patches, found one without. Leave its view out, or give its"
                 " term the view vitlet.Masked()."
             )
         self.patch = images.height // grid.height

@@ -28,7 +28,7 @@ def run(words: list[str]) -> int:
     chosen = parser().parse_all(words)
     if chosen.small:
         if chosen.pattern or chosen.attention:
-            raise VitletError("--small is a list of its own; leave PATTERN and --attention out.")
+            raise VitletError("--small is a separate list; leave PATTERN and --attention out.")
         from vitlet.cli.summary import print_small_models
         from vitlet.models.small_list import measured_on, small_models
 

@@ -83,7 +83,7 @@ def _begun_search(config: RunConfig, given: Mapping[str, Any]) -> Path | None:
     if config.resume is None or not is_search(path):
         return None
     if config.resume != "auto" and (others := given.keys() - {"resume", "output"}):
-        raise VitletError(f"the search {path} goes on with its own settings; leave out {', '.join(sorted(others))}.")
+        raise VitletError(f"the search {path} continues with its own settings; leave out {', '.join(sorted(others))}.")
     return path
 
 
@@ -117,7 +117,7 @@ def minutes_until(text: str, now: datetime | None = None) -> float:
     try:
         end = datetime.combine(now.date(), datetime.strptime(text, "%H:%M").time())
     except ValueError:
-        raise VitletError(f"--until {text!r} is no time of the day; it must be like 18:00.") from None
+        raise VitletError(f"--until {text!r} is not a time of day; it must be like 18:00.") from None
     end += timedelta(days=1) if end <= now else timedelta()
     return (end - now).total_seconds() / 60
 

@@ -233,7 +233,7 @@ async function cameraOn() {
   try {
     stream = await navigator.mediaDevices.getUserMedia({ video: { facingMode: "environment" }, audio: false });
   } catch (problem) {
-    say("The camera cannot be used: there is none, or the browser was told not to.");
+    say("The camera cannot be used: there is none, or the browser denied access.");
     return;
   }
   place("video").srcObject = stream;

@@ -103,12 +103,12 @@ def _ablation(names: tuple[str, ...]) -> Recipe:
 RELVIT_TABLES = (
     PaperTable(
         "relvit_training",
-        "RelViT: labels only, pre-training then fine-tuning, jointly, and with mega-patches",
+        "RelViT: baseline (cross-entropy only), pre-training then fine-tuning, joint training, and mega-patches",
         tuple(recipe for dataset in SETTINGS for recipe in _four_ways(dataset)),
     ),
     PaperTable(
         "relvit_networks",
-        "RelViT: labels only and joint training of Swin-T and T2T-ViT-14, at 224 px",
+        "RelViT: baseline (cross-entropy only) and joint training of Swin-T and T2T-ViT-14, at 224 px",
         tuple(recipe for dataset in SETTINGS for recipe in _other_networks(dataset)),
     ),
     PaperTable(

@@ -94,7 +94,7 @@ def run_study(
             if interrupts.pending():
                 engine.stop()
                 raise InterruptedRunError(
-                    f"study {study.name} stopped; what was running is saved. The same command goes on."
+                    f"study {study.name} stopped; running cells are saved. The same command continues it."
                 )
             for cell, problem in engine.ended():
                 seconds = time.monotonic() - progress.running.pop(cell)

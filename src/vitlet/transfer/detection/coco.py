@@ -249,7 +249,7 @@ def _image_files(listed: Mapping[int, Mapping[str, Any]], folders: Sequence[Path
         if (height, width) != (entry["height"], entry["width"]):
             wrong.append(f"{paths[number]} has {height}x{width} pixels, its entry {entry['height']}x{entry['width']}")
     if wrong:
-        raise VitletError(f"{file}: {len(wrong)} images have another size than it says, the first: {wrong[0]}.")
+        raise VitletError(f"{file}: {len(wrong)} images have another size than stated, the first: {wrong[0]}.")
     return paths
 
 
