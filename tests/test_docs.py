@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from builders import ROOT
 from vitlet.cli import COMMANDS
@@ -68,3 +69,14 @@ def test_pages_of_commands_are_up_to_date() -> None:
     assert "| `--seed N` | random seed for initialization" in wanted["train.md"]
     assert "--checkpoint-hist" in wanted["train.md"] and "--checkpoint-hist" not in wanted["plan.md"]
     assert "## vitlet detect predict" in wanted["detect.md"]
+
+
+def test_pre_commit_runs_the_linters_of_make_without_downloads() -> None:
+    repositories = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    assert [repository["repo"] for repository in repositories] == ["local"]
+    entries = [hook["entry"] for hook in repositories[0]["hooks"]]
+    rules = (ROOT / "Makefile").read_text(encoding="utf-8").replace("$(BIN)", ".venv/bin")
+    for command in (".venv/bin/ruff check", ".venv/bin/ruff format", ".venv/bin/mypy"):
+        assert command in rules
+        assert any(entry.startswith(command) for entry in entries), command
+    assert all(hook["language"] == "system" for hook in repositories[0]["hooks"])
