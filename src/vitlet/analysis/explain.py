@@ -66,10 +66,10 @@ class Explainer:
 
     Attributes:
         model: on its device, in evaluation mode.
-        preprocess: of its images.
+        preprocess: preprocessing of its images.
         classes: their names; empty without a classifier.
         in_chans: channels of its images.
-        locator: of the same run.
+        locator: locator of the same run.
         no_locator: why there is none.
         temperature: that its logits are divided by, as `vitlet calibrate` found it.
     """

@@ -30,8 +30,8 @@ class Layer:
     """A layer whose attention is a map over the token grid.
 
     Attributes:
-        path: of the module that makes the call, and `call`, which of its attention calls it is.
-        shape: of the map.
+        path: path of the module that makes the call, and `call`, which of its attention calls it is.
+        shape: shape of the map.
         cells, visible: as in `AttentionMap`.
     """
 

@@ -35,7 +35,7 @@ class GridPlace:
 
     Attributes:
         layer: name, as in ``model.named_modules()``.
-        layout: of its output; ``auto`` reads it from the shape and refuses what is ambiguous.
+        layout: layout of its output; ``auto`` reads it from the shape and refuses what is ambiguous.
         prefix, suffix: class and register tokens in front of, and behind, the others in a sequence.
         rows, height: rows of tokens that images of this height had in evaluation; 0 where that is not known.
     """
@@ -239,7 +239,7 @@ def find_grid(
     Args:
         model: in evaluation mode.
         images: one empty image ``(1, channels, height, width)``; it is run seven times over.
-        name: of the model, for sentences.
+        name: name of the model, for messages.
         layer: by name, or None: to be found.
         layout, prefix: where they are known.
     """

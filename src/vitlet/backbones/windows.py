@@ -26,7 +26,7 @@ class Windows:
         size: rows and columns of a window.
         shift: cells by which the grid is rolled up and to the left first.
         strided: a window holds tokens at equal strides over the whole grid, not neighbours.
-        layout: of the block's input.
+        layout: layout of the block's input.
     """
 
     size: tuple[int, int]

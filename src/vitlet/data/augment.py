@@ -34,8 +34,8 @@ class Augmentation:
 
     Attributes:
         crop: resized: a random part, scaled to size; padded: the image moved by up to ``padding`` pixels; none.
-        scale: of a resized crop, the smallest share of the area.
-        padding: of a padded crop, in pixels.
+        scale: scale of a resized crop, the smallest share of the area.
+        padding: padding of a padded crop, in pixels.
         hflip: probability of a horizontal flip.
         rand: RandAugment, or None.
         color_jitter: strength of random brightness, contrast and saturation.

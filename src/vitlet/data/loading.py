@@ -80,10 +80,10 @@ class EpochOrder(Sampler[list[tuple[int, int]]]):
     So what a part holds does not depend on how many processes share the parts.
 
     Args:
-        labels: of the images.
+        labels: labels of the images.
         batch_size: images of a step, or as many as ``parts`` divide where there are fewer; a last, smaller step is
             left out.
-        seed: of the order.
+        seed: random seed of the order.
         balanced: draw, with replacement, every class equally often.
         parts: gradient-accumulation micro-batches of a step, over all processes.
         mine: the parts that are iterated over.

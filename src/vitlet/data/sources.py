@@ -46,7 +46,7 @@ class Request:
         group_by: pattern on the path, or column of a table; images of one group stay on one side.
         fraction: share of the training images to use.
         per_class: number of training images to use of each class.
-        seed: of every choice.
+        seed: random seed of every choice.
     """
 
     data: str

@@ -99,8 +99,8 @@ class Storing:
     """Settings of the image cache.
 
     Attributes:
-        channels: of the decoded images.
-        folder: of the cache on disk; None to decode anew each time what does not fit into memory.
+        channels: channels of the decoded images.
+        folder: folder of the cache on disk; None to decode every time what does not fit into memory.
         limit: bytes that may be kept in memory.
         skip_unreadable: leave out files that cannot be decoded, and count them, instead of stopping.
     """

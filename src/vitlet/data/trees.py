@@ -73,7 +73,7 @@ class TreeLayout:
     """The paths of a tree by split.
 
     Attributes:
-        labelled: of each split, the images that lie in the folder of a class.
+        labelled: by split, the images in class folders.
         loose: training images that do not.
         place: which part of a path is its class.
         others: images in folders that are neither split nor class, or of val and test in no class.

@@ -62,8 +62,8 @@ def export_run(
         run: folder of a run.
         form: what to write.
         output: folder to be; ``RUN/export/FORMAT`` by default.
-        dtype: of the weights, and where the program can, of the arithmetic.
-        licence: of the weights, for the model card.
+        dtype: dtype of the weights, and where the program can, of the arithmetic.
+        licence: licence of the weights, for the model card.
 
     Returns:
         The folder, and how it compares with the model.

@@ -43,7 +43,7 @@ class Predictor:
 
     Args:
         model: gives logits.
-        preprocess: of its images.
+        preprocess: preprocessing of its images.
         classes: their names.
         config: settings of the run; of an export, what is known of them.
         device: to compute on.
@@ -123,7 +123,7 @@ class Predictor:
         Args:
             data: a source (default: the run's own).
             split: which of its images (default: test, else val, else all).
-            data_dir: of a source that is a table or has a name.
+            data_dir: data folder of a source that is a table or has a name.
         """
         return self._own_split(split) if data is None else self._other(data, split, data_dir)
 

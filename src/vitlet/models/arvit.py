@@ -29,7 +29,7 @@ class PostNormBlock(nn.Module):
 
     Args:
         dim: width of a token.
-        num_heads: of the attention.
+        num_heads: number of heads of the attention.
         hidden: width between two linear layers; None for a single linear layer.
         drop, attn_drop, drop_path: dropout of the outputs, of the attention weights, and of whole branches.
     """

@@ -172,7 +172,7 @@ def find_models(pattern: str = "", *, attention: bool = False) -> list[str]:
     """Names of models whose token grid can be read; a plain word as pattern matches anywhere in a name.
 
     Args:
-        pattern: such as ``vit*`` or ``swin``.
+        pattern: name pattern such as ``vit*`` or ``swin``.
         attention: only those known to have attention maps over their token grid.
     """
     wildcard = pattern if any(sign in pattern for sign in "*?[") or not pattern else f"*{pattern}*"

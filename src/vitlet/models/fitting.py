@@ -27,7 +27,7 @@ def resampled(name: str, tensor: Tensor, model: nn.Module, aspect: float = 1.0) 
     """Positions, relative or not, or patches, at the size that the model needs; None if that cannot be.
 
     Args:
-        name: of the weight.
+        name: name of the weight.
         tensor: as it was learned.
         model: the model it is for.
         aspect: rows per column of the grid that it was learned on.

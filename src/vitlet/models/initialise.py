@@ -45,7 +45,7 @@ class Loaded:
         resampled: of these, interpolated for another image, window or patch size.
         adapted: of these, changed for another number of channels.
         fresh: left as they were initialised.
-        unused: of the file, left out.
+        unused: unused weights of the file, left out.
     """
 
     loaded: tuple[str, ...]

@@ -27,7 +27,7 @@ class SmallStemResNet(ResNet):
     """timm's ResNet-18 at half its width, with one 3x3 convolution as its stem and no pool after it.
 
     Args:
-        stem_stride: of that convolution.
+        stem_stride: stride of that convolution.
     """
 
     def __init__(self, stem_stride: int = 1, in_chans: int = 3, **more: Any) -> None:

@@ -59,7 +59,7 @@ class Uncertainty(Balance):
     CVPR 2018. A loss L counts as ``weight * (exp(-s) L + s / 2)``; left alone, ``exp(-s)`` goes to ``1 / 2L``.
 
     Args:
-        names: of the losses.
+        names: names of the losses.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -85,7 +85,7 @@ class GradientNorms(Balance):
     weights and also looks at how fast each task learns. Without labels the mean of all norms takes their place.
 
     Args:
-        names: of the losses, that of the labels first if there is one.
+        names: names of the losses, that of the labels first if there is one.
         labels: whether there is one.
         memory: share of the moving average that stays at each step.
     """

@@ -42,7 +42,7 @@ def plot_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path, *, 
 
     Args:
         runs: the logged rows of each run by its name.
-        path: of the picture.
+        path: path of the picture.
         metrics: title of each panel by the metric's key; a run that lacks a metric is left out of that panel.
     """
     figure, axes = panels(len(metrics), 5, 3.6, columns=len(metrics))

@@ -28,7 +28,7 @@ class Teacher(nn.Module):
         unlike: how its classes differ from the student's, in a sentence; empty where they do not.
 
     Attributes:
-        sha256: of the file of its weights; empty where there is none.
+        sha256: checksum of the file of its weights; empty where there is none.
     """
 
     mean: Tensor

@@ -87,7 +87,7 @@ class AttentionMap:
         """Penalty costs, mean distance and, on request, the smallest and largest weight.
 
         Args:
-            penalty: of pairs.
+            penalty: penalty on pairs.
             heads: read the average of the heads' maps, or each map.
             rows: whether what a token pays to prefix tokens counts: plain rows sum to less than 1.
             extremes: find the smallest and largest weight.

@@ -49,10 +49,10 @@ class Needs:
     Attributes:
         after_norm: the last grid as the classifier head receives it, after the final norm.
         every_grid: the outputs of several levels of the model.
-        levels: which: shown: of the blocks, or of the stages where the model exposes stages; blocks: of every block;
-            merged: of every stage, after its tokens were merged for the next.
+        levels: levels of ``every_grid``; shown: blocks, or stages where the model exposes stages; blocks: every block;
+            merged: every stage, after its tokens were merged for the next.
         attention: maps of these layers, counted from 0, or from the end if negative; layers without a map over the
-            token grid are not counted. A task that cannot know yet which exist asks for all until it is built.
+            token grid are not counted. A task that does not know them yet requests all until it is built.
     """
 
     after_norm: bool = False

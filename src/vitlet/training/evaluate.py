@@ -78,7 +78,7 @@ def evaluate(
         classify: gives logits ``(B, classes)``; a model in evaluation mode.
         loader: this process's batches.
         classes: number of classes.
-        device: of the model.
+        device: device of the model.
         autocast: precision of the model.
         world: the processes that evaluate together; each calls this.
         between: called before every batch, by all processes equally often.

@@ -84,7 +84,7 @@ class Job(ABC):
         images: number of training images.
         held_out: number of the others, by ``validation`` and ``test``.
         pixels: height and width of the images, where all have the same.
-        channels: of the images.
+        channels: channels of the images.
         validates: whether there are validation images.
         tests: whether there are test images to be measured on at the end.
         watches_test: whether they are measured on after every epoch, for curves alone.

@@ -53,7 +53,7 @@ class ImageJob(Job):
         labelled: whether the labels are learned.
         source: the data as it was read, before it was decoded; None where a dataset was handed in.
         asked: the settings before those left open were filled in.
-        sizes: of the training images by the planned epoch, where they grow.
+        sizes: sizes of the training images by the planned epoch, where they grow.
         speed: what the speed test of a run with a budget found.
     """
 
@@ -103,7 +103,7 @@ class ImageJob(Job):
         Args:
             config: the settings.
             dataset: images in place of ``config.data``.
-            open_tasks: of a run that names no task: take those that were measured to help on such data.
+            open_tasks: whether a run without tasks gets those that were measured to help on such data.
             choice: which the settings are from; it has read the data already.
         """
         source = (choice.source if choice else None) or (cls.load_data(config) if dataset is None else None)

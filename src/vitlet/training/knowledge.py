@@ -69,7 +69,7 @@ class MeasuredGain:
         most: ... up to here.
         tokens: the most tokens of a final grid that they are chosen for; a task on all pairs needs their square.
         tasks: the tasks that gained.
-        gains: of each dataset, points over labels only: mean over seeds, half width of the 95 % interval.
+        gains: points over the baseline by dataset: mean over seeds, half width of the 95 % interval.
         how: under which conditions, in a few words.
     """
 

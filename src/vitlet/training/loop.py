@@ -181,8 +181,8 @@ class Trainer:
 
     Args:
         job: data, network and settings.
-        batches: of this process, with their order.
-        path: of the run's folder.
+        batches: batches of this process, with their order.
+        path: path of the run's folder.
         folder: the folder itself, in the first process.
         world: the processes.
         title: what the progress is called.

@@ -23,10 +23,10 @@ class Saver:
     Args:
         job: what is trained.
         state: what it has come to.
-        path: of the run's folder.
+        path: path of the run's folder.
         folder: the folder itself, in the first process.
         world: the processes.
-        watch: of a budget.
+        watch: stopwatch of a budget.
     """
 
     def __init__(

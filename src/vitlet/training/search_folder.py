@@ -38,12 +38,12 @@ class SearchRecord:
     """Contents of ``search.json``.
 
     Attributes:
-        settings: of the first member, as plain values, and those that the user named.
+        settings: settings of the first member, as plain values, and those that the user named.
         minutes: promised.
         count: members that are planned.
         seconds: used so far.
         members: that are finished.
-        weights: of the members that are used, by folder; their sum is 1.
+        weights: weights of the members that are used, by folder; their sum is 1.
         val_top1: what these reach together on the validation images.
         test: scores on the test images, at the end.
         done: whether the search has come to its end.

@@ -71,7 +71,7 @@ class State:
     Attributes:
         model: what is averaged and exported.
         module: the objective as it is called: itself, or spread over the processes.
-        steps: of an epoch.
+        steps: number of steps of an epoch.
         clock: the epoch that schedules see.
         epoch: epochs that are done and evaluated.
         step: steps done of the epoch under way.
@@ -130,7 +130,7 @@ class State:
         """Write everything into a checkpoint's folder; all processes call this, the first one writes most.
 
         Args:
-            folder: of the checkpoint.
+            folder: folder of the checkpoint.
             world: the processes.
             used: seconds that this process has used of the run's budget.
         """

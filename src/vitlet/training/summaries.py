@@ -56,10 +56,10 @@ def accuracy_verdict(
     """Comparison of an accuracy with chance, and what to try next.
 
     Args:
-        scores: of the test images, or else of the validation images.
-        labels: of these images.
-        config: of the run.
-        best_epoch: of those trained, from 1.
+        scores: scores of the test images, or else of the validation images.
+        labels: labels of these images.
+        config: settings of the run.
+        best_epoch: best epoch, counted from 1.
         epochs: that were trained.
         images: that were trained on.
     """

@@ -138,7 +138,7 @@ def train_teachers(objective: Objective, config: BaseConfig, path: Path, train: 
     """Train, or continue to train, the teacher ``auto`` of a run; one for all tasks.
 
     Args:
-        objective: of the run; its teachers get the trained weights.
+        objective: objective of the run; its teachers get the trained weights.
         config: the settings of the run.
         path: its folder.
         train: `vitlet.training.loop.train` on the data of the run.

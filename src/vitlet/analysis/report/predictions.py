@@ -32,7 +32,7 @@ class Predictions:
     Attributes:
         images: the part.
         split: its name.
-        indices: of the images that were looked at.
+        indices: indices of the images that were looked at.
         labels: ``(n,)``, their classes.
         probabilities: ``(n, classes)``.
     """

@@ -27,13 +27,13 @@ class JobRecord(Generic[Kind]):
     """One run, whose settings are of some kind.
 
     Attributes:
-        path: of its folder.
+        path: path of its folder.
         name: what the report calls it.
         config: its resolved settings.
         rows: the numbers of its epochs.
         result: its ``result.json``, empty until it is finished.
         state: finished; still training; or stopped before its end.
-        manifest: of its newest checkpoint, empty if there is none.
+        manifest: manifest of its newest checkpoint, empty if there is none.
     """
 
     path: Path

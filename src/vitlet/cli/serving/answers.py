@@ -37,7 +37,7 @@ class ServedModel:
 
     Args:
         name: how it is called on the page.
-        folder: of the run or export.
+        folder: folder of the run or export.
     """
 
     def __init__(self, name: str, folder: Path, device: str) -> None:
@@ -99,8 +99,8 @@ class Service:
     """Models side by side.
 
     Args:
-        folders: of runs and exports; their last names are shown, with a number where two are equal.
-        limits: of uploads.
+        folders: folders of runs and exports; their last names are shown, with a number where two are equal.
+        limits: limits of uploads.
     """
 
     def __init__(self, folders: Sequence[Path], limits: Limits, *, device: str = "auto") -> None:

@@ -69,7 +69,7 @@ class Application:
     """Routes behind a check of every request's sender.
 
     Args:
-        limits: of uploads; the connection keeps the times.
+        limits: limits of uploads; the connection keeps the times.
         names: that this server has, with their port: what a Host may be.
     """
 

@@ -25,7 +25,7 @@ def picture_grid(
 
     Args:
         dataset: whose training images are shown.
-        path: of the picture.
+        path: path of the picture.
         classes: rows at most; where there are more, evenly spaced ones.
         per_class: images in a row at most, evenly spaced.
         side: pixels of an image on the sheet.

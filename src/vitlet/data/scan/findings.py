@@ -80,7 +80,7 @@ class ScanReport:
         classes: names, in the order of labels.
         counts: readable images of each class, by split.
         unreadable: every image that cannot be used.
-        sizes: of all splits together.
+        sizes: sizes of all splits together.
         kinds: images by format and Pillow mode.
         exif_rotated, animated, more_than_8_bits: images rotated by EXIF, of several frames, of deeper channels.
         mean, std: of each channel of the training images in 0..1; each image counts the same.

@@ -36,7 +36,7 @@ class ImageFacts(NamedTuple):
 
     Attributes:
         size: height and width, upright.
-        digest: of the decoded pixels and their size.
+        digest: digest of the decoded pixels and their size.
         grid, thumbnail: small grey images to tell copies by.
         moments: mean and mean square of each channel, in 0..1, ``(2, channels)``.
         header: how it is stored.

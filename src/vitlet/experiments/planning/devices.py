@@ -26,7 +26,7 @@ class Device:
     Attributes:
         name: as on the command line.
         tflops: trillions of floating-point operations a second of dense products, by precision.
-        bandwidth: of its memory, GB/s.
+        bandwidth: bandwidth of its memory, GB/s.
         memory: GiB.
         link: GB/s that one device sends to the others.
         source: where the numbers come from.

@@ -35,14 +35,14 @@ class Plan:
     Attributes:
         run: model, image size, data and precision, in words.
         devices, device: how many of what.
-        parameters: of the model and the heads of its tasks.
-        gflops: of products for one image, forward and backward.
+        parameters: number of parameters of the model and the heads of its tasks.
+        gflops: GFLOPs of products for one image, forward and backward.
         images: that one device looks at at a time.
-        memory: of one device; ``available`` is what it has, ``fits`` whether that is enough.
-        step_seconds: of one optimizer step, of which ``link_seconds`` go into exchanging gradients.
-        images_per_second: of all devices.
-        steps: of the run; ``hours`` with evaluation after every epoch.
-        cost: of all devices, None without a price.
+        memory: memory of one device; ``available`` is what it has, ``fits`` whether that is enough.
+        step_seconds: duration in seconds of one optimizer step, of which ``link_seconds`` go into exchanging gradients.
+        images_per_second: throughput of all devices.
+        steps: number of steps of the run; ``hours`` with evaluation after every epoch.
+        cost: cost of all devices, None without a price.
         advice: what to do where it does not fit.
         notes: what the numbers rest on.
     """

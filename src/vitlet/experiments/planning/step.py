@@ -59,7 +59,7 @@ class StepCount:
         images: in a part.
         memory: at its peak.
         parameters: trained and frozen ones.
-        img_size: of the images.
+        img_size: size of the images.
     """
 
     part: Counter[Work]

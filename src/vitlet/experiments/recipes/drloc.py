@@ -40,10 +40,10 @@ def from_scratch(
     Args:
         dataset: column of a table.
         model: row of a table.
-        weight: of DRLoc (lambda); 0 for none, None for the model's own.
+        weight: weight of DRLoc (lambda); 0 for none, None for the model's own.
         epochs: 100 or 300.
         positions: positional embedding: auto (on) or off.
-        options: of the task.
+        options: options of the task.
     """
     weight = LAMBDAS[model] if weight is None else weight
     return RunConfig(

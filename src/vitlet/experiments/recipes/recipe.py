@@ -32,14 +32,14 @@ class Recipe:
     """One row of a table.
 
     Attributes:
-        table: such as ``drloc_table4``.
+        table: name of the table such as ``drloc_table4``.
         dataset: column of the table.
         model: row of the table.
         arm: which of the compared trainings.
         make: the settings at full size.
         paper: the published number; None where none is at hand.
         first: the settings of the pre-training before, where there is one.
-        unit: of the published number.
+        unit: unit of the published number.
         needs: what has to be at hand to start as published, where that cannot be downloaded by name.
     """
 

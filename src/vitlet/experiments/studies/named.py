@@ -20,9 +20,9 @@ def find_study(
     """A study and its YAML file; a paper's table becomes ``studies/TABLE/study.yaml`` first.
 
     Args:
-        name: of the file, its folder, a folder in ``studies/``, or a table of a paper.
-        scale: of a table [full].
-        seeds: of a table, how many (default: as many as the paper has, 3 where it does not say).
+        name: name of the file, its folder, a folder in ``studies/``, or a table of a paper.
+        scale: scale of a table [full].
+        seeds: seeds of a table, how many (default: as many as the paper has, 3 where it does not say).
         write: that file; without it nothing is left behind.
     """
     file, values = _study_file(name, scale or "full", seeds)

@@ -15,7 +15,7 @@ class RayEngine:
 
     Args:
         paths: the study's files.
-        address: of the cluster; None: the one this machine belongs to, or a new one on this machine.
+        address: address of the cluster; None: the one this machine belongs to, or a new one on this machine.
         processes: cells at once; None: one per core of the cluster.
     """
 

@@ -20,7 +20,7 @@ class Record:
     """The outcome of one run; accuracies in percent.
 
     Attributes:
-        cpu_seconds: of the whole run; None where it was done in several pieces.
+        cpu_seconds: CPU time in seconds of the whole run; None where it was done in several pieces.
         test_asked: whether a test number was wanted; data without test images has none all the same.
     """
 

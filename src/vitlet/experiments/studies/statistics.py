@@ -46,7 +46,7 @@ class Row:
     Attributes:
         best: at the epoch that is best on the validation images; on which images, `accuracies` tells.
         last: at the last epoch.
-        gain: of the same seeds, less the baseline; None for the baseline itself.
+        gain: paired difference from the baseline; None for the baseline itself.
         wins: seeds with a larger number than the baseline's.
         epochs_to_baseline: first epoch whose validation accuracy reaches the baseline's last one, mean over the seeds
             that reach it; ``reached`` counts them, ``raced`` those that could.

@@ -18,7 +18,7 @@ class TrainingSamples(torch.utils.data.Dataset[Any], ABC):
 
     Args:
         images: one record per image.
-        seed: of the run.
+        seed: random seed of the run.
     """
 
     KEYS: ClassVar[int]

@@ -30,7 +30,7 @@ class DensePredictor(ABC):
 
     Args:
         config: the settings of its run.
-        backbone: of the model.
+        backbone: backbone of the model.
         levels: the maps that the backbone gives to the head.
         about: what beside weights and settings it takes to build it again: the ``config.json`` beside its weights.
 

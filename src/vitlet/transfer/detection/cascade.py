@@ -111,7 +111,7 @@ class CascadeHeads(nn.Module):
     """Cascade of three stages in place of torchvision's ``roi_heads``.
 
     Args:
-        strides: of the maps that regions are pooled from.
+        strides: strides of the maps that regions are pooled from.
         channels: of these maps.
         width: units of the box heads.
         classes: with the background.

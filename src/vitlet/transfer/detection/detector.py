@@ -47,11 +47,11 @@ class DetectionHead(DenseHead):
     """Everything of a detector but its backbone.
 
     Args:
-        levels: of the backbone.
+        levels: levels of the backbone.
         classes: without the background.
         kind: one stage, or a cascade.
         masks: stages of a cascade that have a mask head; None for boxes alone.
-        channels: of the pyramid and the mask head.
+        channels: channels of the pyramid and the mask head.
         width: units of the box head.
     """
 
@@ -88,7 +88,7 @@ class DetectionHead(DenseHead):
         """Losses of the region proposals and of the region heads.
 
         Args:
-            features: of the padded images.
+            features: features of the padded images.
             targets: for each image ``boxes`` ``(N, 4)`` as corners in pixels, ``labels`` from 1, ``masks``
                 ``(N, h, w)`` and ``size``, its height and width before padding.
         """

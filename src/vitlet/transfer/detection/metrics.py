@@ -23,8 +23,8 @@ class DetectionScores:
 
     Attributes:
         count: images.
-        box: of boxes, by `COCO_NUMBERS`.
-        mask: of masks, empty for a detector without.
+        box: metrics of boxes, by `COCO_NUMBERS`.
+        mask: metrics of masks, empty for a detector without masks.
         per_class: box AP of each class, None where there is no object of it.
     """
 

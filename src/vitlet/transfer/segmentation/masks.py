@@ -84,7 +84,7 @@ def open_masks(data: Path, ignore: int, *, names: Sequence[str] = (), ade: bool 
     Args:
         data: the folder.
         ignore: value in the files that does not count.
-        names: of classes, for a folder that does not name its own.
+        names: names of classes, for a folder that does not name its own.
         ade: whether validation images alone that lie as ADE20K's do are ADE20K's.
     """
     if not data.is_dir():
