@@ -1,7 +1,8 @@
-"""For the site: links to files beside the pages, such as examples and tables of results, become plain names.
+"""Generated parts of the documentation, and hooks of the site.
 
-The pages are read in the repository too, where these links work; tests/test_docs.py checks that they do. What lists
-tasks is made from the registry and from the cards: ``python docs/hooks.py`` writes it anew, and a test compares.
+Lists of tasks come from the registry and the task cards, entries of the API page from docstrings, a page per command
+from its help: ``python docs/hooks.py`` writes them, and tests compare. On the site, links to files outside of ``docs``,
+such as examples and tables of results, become plain names; in the repository they work.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def written(markdown: str) -> str:
     from vitlet import functional
     from vitlet.tasks.registry import PUBLIC_TASKS
 
-    table = ["| task | asks | needs | heads |", "|---|---|---|---|"]
+    table = ["| task | predicts | needs | heads |", "|---|---|---|---|"]
     for card, rows in cards().items():
         table += [f"| [{row[0]}]({card}) | {' | '.join(row[1:])} |" for row in rows]
     functions = [getattr(functional, name) for name in functional.__all__]
@@ -68,7 +69,7 @@ def filled(markdown: str) -> str:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Put the documentation in place of its lines, and take links out of the site off a page."""
+    """Replace entries by their documentation, and links that leave the site by plain text."""
     markdown, folder = filled(markdown), (DOCS / page.file.src_uri).parent
 
     def inside(match: re.Match[str]) -> str:
@@ -82,12 +83,64 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 
 def on_config(config: Any) -> Any:
-    """Put the cards into the navigation, behind the page that compares them."""
+    """Add the task cards and the commands to the navigation."""
     tasks = next(section["Tasks"] for section in config["nav"] if "Tasks" in section)
     tasks[1:1] = [{", ".join(named(rows)): f"tasks/{card}"} for card, rows in cards().items()]
+    commands = next(section["Commands"] for section in config["nav"] if "Commands" in section)
+    commands += [{page.removesuffix(".md"): f"commands/{page}"} for page in command_pages() if page != "index.md"]
     return config
+
+
+def command_pages() -> dict[str, str]:
+    """The pages of ``docs/commands`` by file name: one per command, and an index."""
+    from vitlet.cli import ABOUT, COMMANDS, command_groups, command_parser
+
+    index = ["# Commands", "", ABOUT, "", "| command | what it does |", "|---|---|"]
+    for title, names in command_groups().items():
+        index.append(f"| **{title}** | |")
+        index += [f"| [`vitlet {name}`]({name}.md) | {COMMANDS[name][1]} |" for name in names]
+    index += ["", "Every page here is the help of a command: `vitlet COMMAND --help`."]
+    pages = {"index.md": "\n".join([*index, ""])}
+    for name in COMMANDS:
+        pages[f"{name}.md"] = "\n".join([*command_lines(command_parser(name), "#"), ""])
+    return pages
+
+
+def command_lines(parser: Any, heading: str) -> list[str]:
+    """The help of a command, or of an action of it, as Markdown."""
+    from vitlet.cli.parser import invocation, usage_line
+
+    described = re.sub(r"(?<![`\w])(--[\w-]+)", r"`\1`", " ".join((parser.description or "").split()))
+    lines = [f"{heading} {parser.prog}", "", described, "", "```text", usage_line(parser), "```", ""]
+    lines += ["Example:", "", "```text", *parser.example.splitlines(), "```", ""]
+    like_train = parser.prog in ("vitlet pretrain", "vitlet plan", "vitlet tune")
+    for title, actions in parser.sections():
+        shown = [action for action in actions if "." not in action.dest and action.dest != "help"]
+        shown = [action for action in shown if not (like_train and action.dest in parser.hidden)]
+        if not shown or title == "help" or hasattr(shown[0], "add_parser"):
+            continue
+        lines += [f"{heading}# {title.capitalize()}", "", "| option | meaning |", "|---|---|"]
+        lines += [f"| `{invocation(action).replace('|', ', ')}` | {meaning(action)} |" for action in shown] + [""]
+    if parser.epilog and "ACTION --help" not in parser.epilog:
+        lines += [" ".join(parser.epilog.split()), ""]
+    if like_train:
+        lines += ["The other settings are those of [vitlet train](train.md).", ""]
+    if any("." in action.dest for action in parser.actions()):
+        lines += [f"Options of a task: `{parser.prog} --help-task NAME`, and the [cards](../tasks/index.md).", ""]
+    for action in parser.actions():
+        for part in (getattr(action, "choices", None) or {}).values() if hasattr(action, "add_parser") else ():
+            lines += command_lines(part, f"{heading}#")
+    return lines[:-1] if lines[-1] == "" and heading == "#" else lines
+
+
+def meaning(action: Any) -> str:
+    """The help of an option, for a cell of a table."""
+    return (action.help or "").replace("%%", "%").replace("|", "\\|").replace("*", "\\*")
 
 
 if __name__ == "__main__":
     for page in (DOCS / "api.md", DOCS / "tasks" / "index.md"):
         page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")
+    (DOCS / "commands").mkdir(exist_ok=True)
+    for name, text in command_pages().items():
+        (DOCS / "commands" / name).write_text(text, encoding="utf-8")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import doctest
 import inspect
 import re
 import sys
 import warnings
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import timm
+import torch
+import torchvision
 
 import vitlet
 from builders import ROOT
@@ -137,7 +142,8 @@ def test_every_task_has_one_card() -> None:
     assert sorted(told) == sorted(BUILT_IN)
     index = hooks.filled((ROOT / "docs" / "tasks" / "index.md").read_text(encoding="utf-8"))
     assert all(f"`{name}`" in index for name in BUILT_IN)
-    navigation = hooks.on_config({"nav": [{"Tasks": [{"Which task": "tasks/index.md"}]}]})["nav"][0]["Tasks"]
+    sections = [{"Tasks": [{"Which task": "tasks/index.md"}]}, {"Commands": []}]
+    navigation = hooks.on_config({"nav": sections})["nav"][0]["Tasks"]
     assert [path for entry in navigation[1:] for path in entry.values()] == [f"tasks/{card}" for card in hooks.cards()]
 
 
@@ -161,6 +167,34 @@ def test_the_version_is_semantic_and_in_the_changelog() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+|rc\d+)?", vitlet.__version__)
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert newest is not None and newest.group(1) == vitlet.__version__
+
+
+def examples(name: str) -> str:
+    """The code of a public name's examples."""
+    parsed = doctest.DocTestParser().get_examples(inspect.getdoc(getattr(vitlet, name)) or "")
+    return "".join(example.source for example in parsed)
+
+
+NOT_CALLED = {"Attached", "Outcome", "functional", "testing", "__version__"}
+"""Public names that others return, and modules: no example of their own."""
+
+
+@pytest.mark.parametrize("name", sorted(set(vitlet.__all__) - NOT_CALLED))
+def test_examples_in_docstrings_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = examples(name)
+    assert f"vitlet.{name}(" in code or name == "VitletError"
+    trained: list[vitlet.RunConfig] = []
+    if name in ("train", "RunConfig"):  # a training of minutes; its settings are checked all the same
+        result = SimpleNamespace(val=SimpleNamespace(top1=0.0), path="run")
+        monkeypatch.setattr(vitlet, "train", lambda config: trained.append(config) or result, raising=False)
+    model = timm.create_model("test_vit", img_size=16, patch_size=4, num_classes=1000)
+    images, labels = torch.randn(2, 3, 16, 16), torch.tensor([0, 1])
+    given = {"model": model, "images": images, "labels": labels, "criterion": torch.nn.functional.cross_entropy}
+    given |= {"vitlet": vitlet, "timm": timm, "torch": torch, "torchvision": torchvision}
+    given["optimizer"] = torch.optim.AdamW(model.parameters())
+    code = code.replace("img_size=64)", "img_size=16)") if name == "attach" else code
+    exec(compile(code, f"{name}.py", "exec"), given)
+    assert len(trained) == (name in ("train", "RunConfig"))
 
 
 @pytest.mark.parametrize("old", sorted(MOVED))

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from vitlet.cli.flags import Parser, add_run_flags, run_settings
+from vitlet.cli.parser import help_text
 from vitlet.config import BaseConfig, RunConfig, TaskConfig
 from vitlet.config.setting import Group, Settings
 from vitlet.errors import VitletError
@@ -87,35 +88,38 @@ def test_flags_override_the_file(tmp_path: Path) -> None:
     ("values", "words"),
     [
         ({"epoch": 3}, "unknown key 'epoch'. Did you mean 'epochs'"),
-        ({"epochs": "many"}, "epochs is 'many'; it needs to be a whole number"),
-        ({"epochs": 2.5}, "needs to be a whole number"),
-        ({"epochs": True}, "needs to be a whole number"),
-        ({"epochs": 0}, "epochs is 0; it needs to be 1 or more"),
-        ({"lr": "fast"}, "needs to be a number"),
-        ({"pretrain": True, "balance": "sampler"}, "balance is 'sampler', but pre-training looks at no labels"),
-        ({"freeze": True}, "needs learned weights: add --init RUN"),
-        ({"init": "run", "pretrained": True}, "both give the first weights"),
-        ({"class_weights": "1,2"}, "balance is not 'weights'"),
-        ({"lr": -1}, "lr is -1; it needs to be more than 0"),
-        ({"lr": float("nan")}, "needs to be more than 0"),
-        ({"amp": "maybe"}, "needs to be true or false"),
+        ({"epochs": "many"}, "epochs must be a whole number, got 'many'"),
+        ({"epochs": 2.5}, "must be a whole number, got 2.5"),
+        ({"epochs": True}, "must be a whole number, got True"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"lr": "fast"}, "must be a number, got 'fast'"),
+        (
+            {"pretrain": True, "balance": "sampler"},
+            "balance 'sampler' requires labels, which pre-training does not use",
+        ),
+        ({"freeze": True}, "requires trained weights. Add --init RUN"),
+        ({"init": "run", "pretrained": True}, "both set the initial weights"),
+        ({"class_weights": "1,2"}, "class_weights requires balance weights"),
+        ({"lr": -1}, "lr must be greater than 0, got -1"),
+        ({"lr": float("nan")}, "must be greater than 0, got nan"),
+        ({"amp": "maybe"}, "must be true or false, got 'maybe'"),
         ({"amp_dtype": "int8"}, "one of bfloat16, float16"),
         ({"img_size": "0x4"}, "HEIGHTxWIDTH such as 64x96"),
         ({"img_size": [1, 2, 3]}, "HEIGHTxWIDTH"),
         ({"smoothing": 1.5}, "between 0 and 1"),
-        ({"crop_pct": 0}, "crop_pct is 0"),
-        ({"warmup_epochs": 5, "epochs": 5}, "needs to be below epochs"),
+        ({"crop_pct": 0}, "crop_pct must be greater than 0 and at most 1, got 0"),
+        ({"warmup_epochs": 5, "epochs": 5}, "must be less than epochs"),
         ({"classes": "cat"}, "a list of names"),
         ({"class_weights": "1,2"}, "Add --balance weights"),
-        ({"fraction": 0}, "fraction is 0"),
+        ({"fraction": 0}, "fraction must be greater than 0 and at most 1, got 0"),
         ({"model_kwargs": 3}, "NAME: VALUE pairs"),
         ({"task": ["drloc"]}, "map task names to weights"),
         ({"task": {"drlok": 1}}, "unknown task 'drlok'. Did you mean 'drloc'"),
-        ({"task": {"drloc": -1}}, "weight of task 'drloc' is -1"),
-        ({"task": {"drloc": "x"}}, "needs to be a number"),
+        ({"task": {"drloc": -1}}, "weight of task 'drloc' must be at least 0, got -1"),
+        ({"task": {"drloc": "x"}}, "must be a number, got 'x'"),
         ({"task": {"drloc": 1}, "drloc": {"varaint": "ce"}}, "no option 'varaint'. Did you mean 'variant'"),
         ({"task": {"drloc": 1}, "drloc": {"variant": "l2"}}, "one of l1, signed, ce, reg, all"),
-        ({"task": {"drloc": 1}, "drloc": 3}, "map its options to values"),
+        ({"task": {"drloc": 1}, "drloc": 3}, "must map options to values, got 3"),
         ({"drloc": {"variant": "ce"}}, "no weight. Add the task: --task drloc=0.5"),
     ],
 )
@@ -181,7 +185,8 @@ def test_a_preset_on_top_of_a_run_s_own_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "sentence"), [("--fold 2", "folds is not given"), ("--val-fraction 1", "leaves nothing to train on")]
+    ("line", "sentence"),
+    [("--fold 2", "fold 2 requires the number of folds"), ("--val-fraction 1", "would leave no training images")],
 )
 def test_settings_that_would_do_nothing(line: str, sentence: str) -> None:
     with pytest.raises(VitletError, match=sentence):
@@ -213,9 +218,9 @@ def test_a_detector_has_no_setting_of_a_classifier() -> None:
 def test_help_shows_the_groups(kind: type[BaseConfig]) -> None:
     parser = Parser(prog="vitlet")
     add_run_flags(parser, kind)
-    headings = re.findall(r"^(\w[\w ]*):$", parser.format_help(), flags=re.MULTILINE)
-    groups = ["data", "model", "optimisation", "augmentation", "hardware", "checkpoints and logging", "run", "tasks"]
-    assert headings == ["positional arguments", "options", *groups]
+    headings = re.findall(r"^(\w[\w ]*):$", help_text(parser, lambda _: True), flags=re.MULTILINE)
+    groups = ["data", "model", "optimisation", "augmentation", "tasks", "hardware", "checkpoints and logging", "run"]
+    assert headings == ["arguments", *groups, "help"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from builders import ROOT
+from vitlet.cli import COMMANDS
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
@@ -56,3 +60,25 @@ def test_code_blocks_run(page: Path, tmp_path: Path) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
         assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_pages_of_commands_are_up_to_date() -> None:
+    """A page per command, made from its help, and none of a command that is gone."""
+    hooks: dict[str, Any] = runpy.run_path(str(ROOT / "docs" / "hooks.py"))
+    wanted, folder = hooks["command_pages"](), ROOT / "docs" / "commands"
+    assert set(wanted) == {"index.md", *(f"{name}.md" for name in COMMANDS)}
+    assert {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()} == wanted, "python docs/hooks.py"
+    assert "| `--seed N` | random seed for initialization" in wanted["train.md"]
+    assert "--checkpoint-hist" in wanted["train.md"] and "--checkpoint-hist" not in wanted["plan.md"]
+    assert "## vitlet detect predict" in wanted["detect.md"]
+
+
+def test_pre_commit_runs_the_linters_of_make_without_downloads() -> None:
+    repositories = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    assert [repository["repo"] for repository in repositories] == ["local"]
+    entries = [hook["entry"] for hook in repositories[0]["hooks"]]
+    rules = (ROOT / "Makefile").read_text(encoding="utf-8").replace("$(BIN)", ".venv/bin")
+    for command in (".venv/bin/ruff check", ".venv/bin/ruff format", ".venv/bin/mypy"):
+        assert command in rules
+        assert any(entry.startswith(command) for entry in entries), command
+    assert all(hook["language"] == "system" for hook in repositories[0]["hooks"])

@@ -37,7 +37,7 @@ def offsets(places: Tensor) -> Tensor:
 
 
 def cases() -> dict[str, tuple[tuple[int, ...], Loss]]:
-    """By name: the shape of what a head or a network says, and the loss of it."""
+    """By name: the shape of what a head or a model says, and the loss of it."""
     places, size = coords(), (HEIGHT, WIDTH)
     apart = offsets(places)
     rows = (apart[..., 0] + HEIGHT).long()
@@ -143,7 +143,7 @@ def test_under_autocast_in_full_precision(name: str, dtype: torch.dtype) -> None
 
 @EVERY
 def test_works_under_vmap(name: str) -> None:
-    """Over several heads, or several networks: all of a stack at once equals one after the other."""
+    """Over several heads, or several models: all of a stack at once equals one after the other."""
     shape, loss = cases()[name]
     said = torch.randn(3, *shape)
     torch.testing.assert_close(torch.func.vmap(loss)(said), torch.stack([loss(each) for each in said]))

@@ -111,7 +111,7 @@ def test_no_cycle() -> None:
         walk(name, ())
 
 
-SHARED_NAMES = {"run", "checkpoint_filter_fn"}
+SHARED_NAMES = {"run", "parser", "checkpoint_filter_fn"}
 """Of every command; asked for by timm of every model."""
 
 

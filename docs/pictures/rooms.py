@@ -70,7 +70,7 @@ def draw_rooms(rows: list[tuple[list[str], str]]) -> list[str]:
 def draw_way() -> list[str]:
     """The files of a batch's way, joined by arrows."""
     step = 84
-    parts = [text(WAY_LEFT, 36, "The way of a batch: six files", size=16, more='font-weight="bold"')]
+    parts = [text(WAY_LEFT, 36, "The path of a batch: six files", size=16, more='font-weight="bold"')]
     for number, (file, about) in enumerate(BATCH):
         y = TOP + number * step
         parts.append(box(WAY_LEFT, y, WAY_WIDTH, 54, "#fff", WAY))

@@ -1,7 +1,7 @@
-"""vitlet trains vision transformers well on small datasets.
+"""vitlet: train image classifiers well on small datasets.
 
-Names are imported when first used: ``import vitlet`` alone costs nothing. Once timm is imported too it finds the
-networks of `vitlet.models`.
+Names are imported when first used, so ``import vitlet`` is fast. Once timm is imported, it knows the models of
+`vitlet.models`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from vitlet.moved import keep_old_paths
 from vitlet.registration import register_networks
 from vitlet.tasks.registry import PUBLIC_TASKS, typed_imports
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:  # the public names; at run time they are read from here, and imported when first used
     from vitlet import functional as functional

@@ -1,4 +1,4 @@
-"""The one error a person is meant to read: what was found, what was needed, what to do."""
+"""Errors with messages for the user: what was found, what was needed, what to do."""
 
 from __future__ import annotations
 
@@ -12,15 +12,22 @@ from vitlet.processes import this_process
 
 
 class VitletError(Exception):
-    """Bad input or an impossible request, said in one sentence; the command line exits with ``code``."""
+    """Invalid input or an impossible request; the command line prints the message and exits with ``code``.
+
+    Example:
+        >>> try:
+        ...     vitlet.train(vitlet.RunConfig(data="absent"))
+        ... except vitlet.VitletError as problem:
+        ...     print(problem)
+    """
 
     code = 2
     everywhere = True
-    """Of several processes, whether all of them meet this error, so that the first one's word is enough."""
+    """Whether all processes of a run raise this error, so that only the first prints it."""
 
 
 class SkippedImagesError(VitletError):
-    """Some images could not be read and were passed over; everything else was done."""
+    """Some images could not be read and were skipped; the others were processed."""
 
     code = 3
 
@@ -32,7 +39,7 @@ class NotFiniteError(VitletError):
 
 
 class LostProcessError(VitletError):
-    """A process that this one needs is gone: a loading process, or another one that trains."""
+    """Another process of the run has ended: a data-loading or a training process."""
 
     code = 5
 
@@ -42,7 +49,7 @@ class TooShortError(VitletError):
 
 
 class InterruptedRunError(VitletError):
-    """The run was asked to stop, and has saved everything; the code means: try again later."""
+    """The run was stopped by a signal and has saved its state; the exit code means: try again later."""
 
     code = 75
 
@@ -56,7 +63,7 @@ def nearest(word: str, known: Iterable[str], count: int = 3) -> str:
 
 
 def first_line(problem: Exception) -> str:
-    """What another library complained of, short enough for a sentence."""
+    """First line of another library's error message."""
     lines = [line for line in str(problem).strip().splitlines() if line.strip()]
     return (lines[0] if lines else type(problem).__name__).rstrip(".")
 
@@ -65,9 +72,9 @@ def require_extra(module: str, extra: str, what: str) -> Any:
     """Import a module of an optional dependency, or raise an error that names the extra to install.
 
     Args:
-        module: to import, such as ``ray``.
-        extra: of vitlet that brings it.
-        what: needs it, as the beginning of a sentence: "--engine ray", "reading Parquet".
+        module: module to import, such as ``ray``.
+        extra: extra of vitlet that installs it.
+        what: feature that needs it, as the subject of the message: "--engine ray", "reading Parquet".
     """
     try:
         return import_module(module)
@@ -76,7 +83,7 @@ def require_extra(module: str, extra: str, what: str) -> Any:
 
 
 def fail(problem: VitletError) -> int:
-    """Print the sentence, unless another process of the same run does; the exit code."""
+    """Print the error message, unless another process of the same run does; returns the exit code."""
     process = this_process()
     if process.first:
         print(f"vitlet: {problem}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The losses without any trainer: pure functions of tensors and coordinates, for a loop of your own.
+"""Losses of the tasks as pure functions of tensors and coordinates.
 
 A task is a target that comes from where tokens are, and a loss between that and what a head says. Both are functions
 here: those that the modules of the built-in tasks name in ``__all__``. Heads are in `vitlet.tasks.heads`, or yours.

@@ -1,4 +1,4 @@
-"""Which process of a run this is, and how it ends with its parent.
+"""Rank of this process in a run, and its end with the parent process.
 
 The one place that reads the environment variables of torchrun and ``--nproc``.
 """
@@ -54,13 +54,13 @@ def keep_freed_memory() -> bool:
 
 
 def this_process() -> Process:
-    """What the environment says of this process; alone, it is the first of one."""
+    """Rank and number of processes from the environment; a single process is the first of one."""
     rank, size, local = (int(os.environ.get(name, "") or usual) for name, usual in _VARIABLES.items())
     return Process(rank, size, local, launched="RANK" in os.environ)
 
 
 def end_with(parent: int, *, grace: float = 0.0) -> None:
-    """End this process soon after its parent: a thread looks, because kill -9 tells nobody."""
+    """End this process soon after its parent, by a thread that checks, because kill -9 sends no notice."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -74,7 +74,7 @@ def end_with(parent: int, *, grace: float = 0.0) -> None:
 
 
 def end_with_launcher() -> None:
-    """The same for a process that ``--nproc`` or a study has started; in any other nothing happens."""
+    """End this process with its launcher, if ``--nproc`` or a study has started it."""
     if launcher := int(os.environ.get(LAUNCHER, 0)):
         end_with(launcher, grace=ORPHANED_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Makes timm find vitlet's networks as soon as both packages are imported, in whatever order.
+"""Makes timm find vitlet's models as soon as both packages are imported, in whatever order.
 
 timm takes seconds to import and ``import vitlet`` may cost nothing, so that vitlet cannot simply import it. Where timm
 is there already its registry is filled at once; otherwise a finder waits for its import, fills it then, and is gone.
@@ -17,7 +17,7 @@ TIMM, NETWORKS = "timm", "vitlet.models"
 
 
 class _ThenRegister(Loader):
-    """A loader that also imports vitlet's networks once its own module is there."""
+    """A loader that also imports vitlet's models once its own module is there."""
 
     def __init__(self, inner: Loader, waiting: MetaPathFinder) -> None:
         self.inner, self.waiting = inner, waiting

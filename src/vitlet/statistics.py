@@ -18,14 +18,14 @@ BINS = 15
 
 @dataclass(frozen=True)
 class Interval:
-    """A number and where it lies with 95 % confidence."""
+    """A value with its 95 % confidence interval."""
 
     value: float
     low: float
     high: float
 
     def percent(self) -> str:
-        """Such as ``91.2 % (88.0 to 93.6)``."""
+        """Text such as ``91.2 % (88.0 to 93.6)``."""
         return f"{self.value:.1f} % ({self.low:.1f} to {self.high:.1f})"
 
 
@@ -60,7 +60,7 @@ def paired_difference(first: Any, second: Any) -> Interval:
 
 @dataclass(frozen=True)
 class Calibration:
-    """How far confidence can be believed: by bin of confidence, images, mean confidence and share that is right.
+    """Reliability diagram: by confidence bin, number of images, mean confidence and accuracy.
 
     Attributes:
         error: the expected calibration error: mean distance of the two, weighed by images, in percent.

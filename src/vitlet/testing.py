@@ -1,4 +1,4 @@
-"""Tests for a task of your own, by inheriting them.
+"""Contract tests for tasks, to be inherited by the test of a new task.
 
     class TestBorder(TaskSuite):
         task = Border
@@ -58,7 +58,7 @@ def _attention_shape(shape: GridShape) -> AttentionShape:
 
 
 class TaskSuite:
-    """What every task has to keep; a subclass names the task.
+    """Contract tests that every task must pass; a subclass names the task.
 
     Attributes:
         task: the class.
@@ -212,7 +212,7 @@ class TaskSuite:
         assert verdict is None or verdict.endswith(".")
 
     def test_in_an_objective(self) -> None:
-        """On a network: its logits and its state dict stay its own."""
+        """On a model: its logits and its state dict stay its own."""
         torch.manual_seed(0)
         size = PATCH * self.sides[0], PATCH * self.sides[1]
         options = {"patch_size": PATCH, "embed_dim": CHANNELS, "depth": LAYERS, "num_heads": 2}

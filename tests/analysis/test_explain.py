@@ -1,4 +1,4 @@
-"""Explanations of any network: class maps against hooks, places by heads that know, heads from a checkpoint."""
+"""Explanations of any model: class maps against hooks, places by heads that know, heads from a checkpoint."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_heads_are_those_of_the_checkpoint(run: Path, tmp_path: Path) -> None:
     found = Explainer.load(damaged).file(next((run.parent / "data").rglob("*.png")))
     assert found.places is None
     assert found.evidence is not None
-    assert "lie in its checkpoints" in found.left_out[0]
+    assert "saved in its checkpoints, but" in found.left_out[0]
 
 
 def test_pictures_of_a_pretrained_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -121,7 +121,7 @@ def test_two_runs_side_by_side(runs: list[Path], tmp_path: Path, capsys: pytest.
         "Confusion",
         "By class",
         "Reliability",
-        "Surest mistakes",
+        "Most confident errors",
     ):
         assert title in shown
     assert "drloc: error, cells" in shown
@@ -191,7 +191,7 @@ def test_missing_parts_are_said(runs: list[Path], tmp_path: Path, capsys: pytest
         ([str(tmp_path)], "is not a run folder"),
         ([str(tmp_path / "absent")], "no such run folder"),
         ([str(runs[1]), "--output", str(tmp_path)], "is a folder"),
-        ([str(runs[1]), "--images", "0"], "1 or more"),
+        ([str(runs[1]), "--images", "0"], "--images must be at least 1, got 0"),
     ):
         assert main(["report", *words]) == 2
         assert expected in capsys.readouterr().err

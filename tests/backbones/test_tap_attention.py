@@ -246,7 +246,7 @@ def test_a_layer_that_does_not_exist_is_refused() -> None:
 
 def test_a_model_known_by_a_layer_is_refused() -> None:
     backbone = vitlet.LayerBackbone(nn.Sequential(nn.Conv2d(3, 4, 8, 8)), layer="0", img_size=(32, 64))
-    with pytest.raises(VitletError, match=r"shows no attention.*vitlet\.TimmBackbone"):
+    with pytest.raises(VitletError, match=r"has no attention maps.*vitlet\.TimmBackbone"):
         vitlet.Objective(backbone, [vitlet.Term(AttentionDistance())])
 
 

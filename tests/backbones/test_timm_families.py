@@ -257,7 +257,7 @@ def test_a_layer_that_does_not_run_is_named() -> None:
 
 def test_a_layer_has_one_grid() -> None:
     backbone = vitlet.LayerBackbone(Patches("NCHW"), layer="body", img_size=32)
-    with pytest.raises(vitlet.VitletError, match="one layer has one grid"):
+    with pytest.raises(vitlet.VitletError, match="LayerBackbone has one grid"):
         vitlet.Objective(backbone, [vitlet.Term(vitlet.DRLoc(variant="all"))])
 
 

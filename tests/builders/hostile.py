@@ -46,6 +46,6 @@ def train_hostile(root: Path) -> list[Path]:
 
 
 def train_quickly(data: Path, run: Path, **settings: Any) -> None:
-    """A tiny network, trained for a moment."""
+    """A tiny model, trained for a moment."""
     config = RunConfig.from_dict({**QUICK, "data": str(data), **settings})
     train(replace(config, output=str(run)))

@@ -21,11 +21,11 @@ def test_the_demo_shows_the_choice_and_what_tasks_bring(
     assert [len(values) for values in found.values()] == [2, 2]
     printed = capsys.readouterr().out
     assert "chosen for 1,295 images of about 8 px on a CPU" in printed
-    assert "seed 1, labels + spatial tasks: " in printed and "epoch 1/1" in printed
+    assert "seed 1, baseline + spatial tasks: " in printed and "epoch 1/1" in printed
     assert "vit_tiny_patch16_224" not in printed  # of the small runs only the results are printed
     with Image.open(tmp_path / "demo-1" / "demo.png") as picture:
         assert picture.width > 500
-    assert (tmp_path / "demo-1" / "labels-spatialtasks-1" / "result.json").is_file()
+    assert (tmp_path / "demo-1" / "baseline-spatialtasks-1" / "result.json").is_file()
 
 
 def test_the_table_has_intervals(capsys: pytest.CaptureFixture[str]) -> None:

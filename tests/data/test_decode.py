@@ -107,7 +107,7 @@ def test_other_numbers_of_channels() -> None:
     out = decoded(encoded(four), 4)
     assert out.shape == (4, 8, 8)
     assert np.array_equal(out[3], RAMP + 3)
-    with pytest.raises(VitletError, match=r"has 3 channels \(RGB\), 5 were asked for"):
+    with pytest.raises(VitletError, match=r"has 3 channels \(RGB\), 5 are required"):
         decoded(encoded(Image.new("RGB", (4, 4))), 5)
 
 

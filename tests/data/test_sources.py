@@ -75,13 +75,13 @@ def test_archives_give_the_same_images_as_the_folder(kind: str, shared_folder: P
 def test_members_that_lead_out_are_refused(name: str, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "bad.zip", "w") as opened:
         opened.writestr(name, png())
-    with pytest.raises(VitletError, match=r"is refused: .* leads out of its folder"):
+    with pytest.raises(VitletError, match=r"is refused: .* points outside of its folder"):
         load(tmp_path / "bad.zip")
     with tarfile.open(tmp_path / "bad.tar", "w") as opened:
         member = tarfile.TarInfo(name)
         member.size = len(png())
         opened.addfile(member, io.BytesIO(png()))
-    with pytest.raises(VitletError, match=r"is refused: .* leads out of its folder"):
+    with pytest.raises(VitletError, match=r"is refused: .* points outside of its folder"):
         load(tmp_path / "bad.tar")
 
 
@@ -161,8 +161,8 @@ def test_tables(suffix: str, numbers: bool, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"path": "../../secret.png"}, "leads out of"),
-        ({"path": "/etc/passwd"}, "leads out of"),
+        ({"path": "../../secret.png"}, "points outside of"),
+        ({"path": "/etc/passwd"}, "points outside of"),
         ({"path": "data/absent.png"}, "no such image file"),
         ({"split": "tset"}, "unknown split 'tset'"),
         ({"label": " "}, "the label is empty"),
@@ -293,7 +293,9 @@ def test_a_saved_dataset_reads_only_its_own_files(tmp_path: Path, monkeypatch: p
     train = load(saved, val_fraction=0.0).train
     assert train.image(6, 3).max() == 7
     for index in range(3):
-        with pytest.raises(VitletError, match=rf"cannot read the image train image {index}: .* leads out of .*saved"):
+        with pytest.raises(
+            VitletError, match=rf"cannot read the image train image {index}: .* points outside of .*saved"
+        ):
             train.image(index, 3)
     for index in (3, 4, 5, 7):
         with pytest.raises(VitletError, match=rf"train image {index}: no such image file in .*saved"):
@@ -308,7 +310,7 @@ def test_a_table_names_only_files_of_its_folder(name: str, tmp_path: Path) -> No
     (tmp_path / "a.png").write_bytes(png())
     columns = {"path": ["a.png", name], "label": ["a", "b"]}
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "list.parquet")
-    with pytest.raises(VitletError, match=r"list\.parquet, line 3: (.* leads out of|no such image file).{,400}$"):
+    with pytest.raises(VitletError, match=r"list\.parquet, line 3: (.* points outside of|no such image file).{,400}$"):
         load(tmp_path / "list.parquet")
 
 
@@ -336,7 +338,7 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
 def test_folders_beside_splits_are_left_out_and_counted(tmp_path: Path) -> None:
     dataset = load(make_tree(tmp_path, *two_of("train/a", "train/b", "test/a", "test", "pictures/x")))
     assert dataset.classes == ("a", "b")
-    assert "they lie in no class of train, val or test: 4" in dataset.note
+    assert "they are in no class of train, val or test: 4" in dataset.note
 
 
 @pytest.mark.parametrize(
@@ -396,7 +398,7 @@ def test_pretraining_meets_no_image_that_a_training_holds_out(wrapped: bool, fol
         data = folder
     labelled, unlabelled = load(data), load_unlabelled(Request(str(data)))
     learned = {key.removeprefix("0/") for key in keys(unlabelled.train)}
-    assert ("join in" in unlabelled.note) == (not wrapped)
+    assert ("including the images beside the class folders" in unlabelled.note) == (not wrapped)
     held = {*keys(labelled.val), *(keys(labelled.test) if labelled.test is not None else [])}
     assert not learned & held
     assert learned >= set(keys(labelled.train))
@@ -414,7 +416,7 @@ def test_hub_labels_that_are_secret(folder: Path, tmp_path: Path) -> None:
     datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "saved"))
     dataset = load(tmp_path / "saved")
     assert dataset.test is None
-    assert "the test images are left out: 2 of 2 have no label" in dataset.note
+    assert "the test images are skipped: 2 of 2 have no label" in dataset.note
 
 
 def test_hidden_and_foreign_files_are_passed_over(folder: Path) -> None:
@@ -426,8 +428,8 @@ def test_hidden_and_foreign_files_are_passed_over(folder: Path) -> None:
     (folder / "loose.png").write_bytes(png())
     dataset = load(folder, val_fraction=0.0)
     assert keys(dataset.train) == before
-    assert "lie beside the class folders: 1" in dataset.note
-    assert "kind is not read: 1 (.txt: 1), such as digit 0/notes.txt" in dataset.note
+    assert "are beside the class folders: 1" in dataset.note
+    assert "format is not supported: 1 (.txt: 1), such as digit 0/notes.txt" in dataset.note
 
 
 @pytest.mark.parametrize("kind", ["folder", "zip", "tar"])
@@ -445,11 +447,13 @@ def test_files_that_are_not_read_are_counted_and_named(
         with zipfile.ZipFile(data, "w") as opened:
             for file in (file for file in root.rglob("*") if file.is_file()):
                 opened.write(file, file.relative_to(root))
-    needed = r"not read: 4 \((\.heic: 1|\.docx: 1|\.heif: 1|no ending: 1|, ){7}\), such as a/IMG_2.heif, which needs"
+    needed = (
+        r"not supported: 4 \((\.heic: 1|\.docx: 1|\.heif: 1|no ending: 1|, ){7}\), such as a/IMG_2.heif, which needs"
+    )
     assert re.search(needed + r" pillow-heif: pip install 'vitlet\[heic\]'$", open_dataset(Request(str(data))).note)
     assert re.search(needed, load_unlabelled(Request(str(data))).note)
     make_tree(tmp_path / "phone", "a/1.heic", "b/2.heic")
-    with pytest.raises(VitletError, match=r"no images.*not read: 2 \(\.heic: 2\).*vitlet\[heic\]"):
+    with pytest.raises(VitletError, match=r"no images.*not supported: 2 \(\.heic: 2\).*vitlet\[heic\]"):
         load(tmp_path / "phone")
 
 
@@ -484,7 +488,7 @@ def test_splits_do_not_depend_on_order_and_grow_by_nesting(fraction: float, fold
 def test_per_class_and_classes(folder: Path) -> None:
     dataset = load(folder, per_class=3, val_fraction=0.2)
     assert [list(dataset.train.labels).count(label) for label in range(3)] == [3, 3, 3]
-    with pytest.raises(VitletError, match="has 6 training images, per_class asks for 50"):
+    with pytest.raises(VitletError, match="has 6 training images, but per_class is 50"):
         load(folder, per_class=50, val_fraction=0.2)
     two = load(folder, classes=("digit 2", "digit 0"), val_fraction=0.0)
     assert two.classes == ("digit 2", "digit 0")
@@ -533,7 +537,7 @@ def test_groups_never_straddle_a_split(how: str, folder: Path) -> None:
     assert sides[0]
     assert sides[1]
     assert not sides[0] & sides[1]
-    assert "groups kept whole" in dataset.note
+    assert "groups not split" in dataset.note
 
 
 def test_wrong_groups(folder: Path) -> None:
@@ -578,7 +582,7 @@ def test_items_without_a_class_are_held_out_by_number() -> None:
     assert len(held) == 3 and sorted(train + held) == list("abcdefghij")
     assert (train, held) == hold_out_items("abcdefghij", 0.3, 1) != hold_out_items("abcdefghij", 0.3, 2)
     assert hold_out_items("ab", 0.0, 1) == (["a", "b"], [])
-    with pytest.raises(VitletError, match="2 training images leave nothing to hold out"):
+    with pytest.raises(VitletError, match="2 training images are too few to hold out"):
         hold_out_items("ab", 0.1, 1)
 
 

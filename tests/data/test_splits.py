@@ -166,13 +166,13 @@ def test_what_is_kept_of_a_class() -> None:
     first, second = (set(keep(images, fraction=0.5, seed=seed).indices) for seed in (0, 1))  # type: ignore[attr-defined]
     assert first != second
     assert keep(images, fraction=0.5).indices == keep(images, fraction=0.5, seed=0).indices  # type: ignore[attr-defined]
-    with pytest.raises(VitletError, match="class 1 has 4 training images, per_class asks for 5"):
+    with pytest.raises(VitletError, match="class 1 has 4 training images, but per_class is 5"):
         keep(images, per_class=5)
 
 
 @pytest.mark.parametrize("fraction", [0.04, 0.96])
 def test_items_that_leave_a_side_empty_are_refused(fraction: float) -> None:
-    with pytest.raises(VitletError, match="10 training images leave nothing"):
+    with pytest.raises(VitletError, match="10 training images are too few to hold out"):
         hold_out_items(range(10), fraction, 0)
     assert [len(side) for side in hold_out_items(range(10), 0.9, 0)] == [1, 9]
     assert [len(side) for side in hold_out_items(range(10), 0.1, 0)] == [9, 1]

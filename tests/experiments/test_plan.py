@@ -251,7 +251,7 @@ def test_every_task_and_pretraining_can_be_planned() -> None:
     config = replace(CONFIG, model_kwargs={**SMALL, "depth": 1})
     with_tasks = count_step(replace(config, tasks=tasks), classes=10, images=4)
     alone = count_step(config, classes=10, images=4)
-    assert with_tasks.flops > 1.9 * alone.flops  # rotation looks at images of its own
+    assert with_tasks.flops > 1.9 * alone.flops  # rotation uses its own view of the images
     assert with_tasks.parameters > alone.parameters
     assert count_step(replace(config, pretrain=True), classes=0, images=4).flops > 0
 
@@ -293,15 +293,15 @@ def test_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["--device", "a1000"], "unknown device 'a1000'. Did you mean 'a100'"),
         (["--device", "a100", "--model", "vit_tinny"], "unknown model 'vit_tinny'"),
-        (["--device", "a100", "--price", "-1"], "price is -1; it needs to be 0 or more"),
+        (["--device", "a100", "--price", "-1"], "price must be at least 0, got -1"),
         (["--device", "a100", "--devices", "7"], "a batch of 64 images does not divide by 7 devices"),
         (["--device", "a100", "--devices", "32", "--grad-accum-steps", "4"], "by 32 devices x 4 parts"),
-        (["--device", "a100", "--efficiency", "1.5"], "efficiency is 1.5"),
-        (["--images", "0"], "images is 0; it needs to be 1 or more"),
-        (["--tflops", "10"], "needs both --tflops and --bandwidth"),
-        (["--tflops", "10", "--bandwidth", "9"], "needs --memory"),
-        (["--device", "cpu", "--efficiency", "0.5"], "this machine is measured"),
-        (["--price", "dear"], "price is 'dear'; it needs to be a number"),
+        (["--device", "a100", "--efficiency", "1.5"], "efficiency must be greater than 0 and at most 1, got 1.5"),
+        (["--images", "0"], "images must be at least 1, got 0"),
+        (["--tflops", "10"], "requires both --tflops and --bandwidth"),
+        (["--tflops", "10", "--bandwidth", "9"], "requires --memory"),
+        (["--device", "cpu", "--efficiency", "0.5"], "--efficiency has no effect on this machine"),
+        (["--price", "dear"], "price must be a number, got 'dear'"),
         (["--prize", "1"], "Did you mean '--price'"),
         (["--task", "drlok=1"], "unknown task 'drlok'"),
     ],

@@ -165,7 +165,7 @@ def test_every_small_arm_asks_its_question_on_data_that_can_be_had(table: str) -
         for other in others:  # differs from the first arm in the very settings in which it does at full size
             full, small = (_changes(first, other, size) for size in ("full", "small"))
             assert small, other.name
-            assert small - {"model"} == full - {"model"}, other.name  # ARViT has one small network
+            assert small - {"model"} == full - {"model"}, other.name  # ARViT has one small model
 
 
 def _changes(one: Recipe, other: Recipe, size: Any) -> set[str]:
@@ -298,7 +298,7 @@ def test_unknown_table() -> None:
 
 
 def _distinct() -> list[Any]:
-    """A phase of every recipe, once for each network, image size and set of tasks."""
+    """A phase of every recipe, once for each model, image size and set of tasks."""
     found: dict[str, tuple[str, RunConfig]] = {}
     for row in RECIPES.values():
         for config in (row.config(), row.first_config()):

@@ -125,11 +125,11 @@ def test_a_pretraining_is_on_the_same_data_and_network(tmp_path: Path) -> None:
         ({"baseline": "nobody"}, "baseline 'nobody' is none of the arms"),
         ({"seeds": "many"}, "list of numbers"),
         ({"seeds": True}, "list of numbers"),
-        ({"seeds": [math.nan]}, "list of numbers, found [nan]"),
-        ({"seeds": [math.inf]}, "list of numbers, found [inf]"),
-        ({"seeds": [0, 0.5]}, "whole numbers that all differ, found [0, 0.5]"),
-        ({"seeds": [3, 4, 3]}, "whole numbers that all differ, found [3, 4, 3]"),
-        ({"fractions": [0.5, 0.50000001, 1]}, "names one twice"),
+        ({"seeds": [math.nan]}, "list of numbers, got [nan]"),
+        ({"seeds": [math.inf]}, "list of numbers, got [inf]"),
+        ({"seeds": [0, 0.5]}, "distinct whole numbers, got [0, 0.5]"),
+        ({"seeds": [3, 4, 3]}, "distinct whole numbers, got [3, 4, 3]"),
+        ({"fractions": [0.5, 0.50000001, 1]}, "contains duplicates"),
         ({"tuned": ["x"]}, "'tuned' needs to map DATASET/MODEL"),
         ({"arms_of": ["x"]}, "'arms_of' needs to map DATASET/MODEL"),
         ({"arms": {"a": {"first": [1]}}}, "data/model/a/seed-0: first needs to map settings to values, found [1]"),
@@ -138,11 +138,11 @@ def test_a_pretraining_is_on_the_same_data_and_network(tmp_path: Path) -> None:
         ({"tuned": {"data/modle": {}}}, "Did you mean 'data/model'"),
         ({"arms_of": {"data/modle": []}}, "arms_of 'data/modle' .* Did you mean 'data/model'"),
         ({"arms_of": {"data/model": ["palin"]}}, "Did you mean 'plain'"),
-        ({"arms_of": {"data/model": "plain"}}, "arms_of is 'plain'; it needs to be a list of names"),
+        ({"arms_of": {"data/model": "plain"}}, "arms_of must be a list of names, got 'plain'"),
         ({"settings": {"recipe": "drloc_table99/x"}}, "no recipe is called"),
         ({"table": "drloc_table99"}, "no table is called"),
-        ({"test": "perhaps"}, "needs to be true or false"),
-        ({"arms": {"a": {"first": {"pretrain": True, "lr": -1}}}}, "lr is -1"),
+        ({"test": "perhaps"}, "must be true or false, got 'perhaps'"),
+        ({"arms": {"a": {"first": {"pretrain": True, "lr": -1}}}}, "lr must be greater than 0, got -1"),
     ],
 )
 def test_a_mistake_is_named(change: dict[str, Any], expected: str, tmp_path: Path) -> None:
@@ -166,9 +166,9 @@ def test_a_table_is_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert short.values(Cell("cifar10", "swin_t", "drloc", 1.0, 0))["warmup_epochs"] == pytest.approx(0.2)
     with pytest.raises(VitletError, match="Did you mean 'drloc_table6'"):
         find_study("drloc_tabel6")
-    with pytest.raises(VitletError, match=r"--seeds 5 was asked for, but .* has 2 seeds"):
+    with pytest.raises(VitletError, match=r"--seeds 5 was given, but .* has 2 seeds"):
         find_study("drloc_table6", scale="small", seeds=5)
-    with pytest.raises(VitletError, match=r"--recipe-size small was asked for, but .* has scale full"):
+    with pytest.raises(VitletError, match=r"--recipe-size small was given, but .* has scale full"):
         find_study(str(tmp_path / "cut.yaml"), scale="small")
     assert main(["study", "cut.yaml", "--address", "auto"]) == 2
 
@@ -377,7 +377,7 @@ def test_where_records_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert "mine/one.yaml cannot be the folder of the records" in capsys.readouterr().err
     Path("noname").write_text(before)
     assert main(["study", "noname"]) == 2
-    assert "needs to end in .yaml" in capsys.readouterr().err
+    assert "must end in .yaml" in capsys.readouterr().err
 
 
 def test_a_study_without_cells_says_why(

@@ -1,4 +1,4 @@
-"""Exports: the same answers as the network, from files that are checked and cannot run anything."""
+"""Exports: the same answers as the model, from files that are checked and cannot run anything."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_an_export_that_differs_is_refused(
     small_runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vitlet.inference.export, "_compare", lambda *_: Parity(2, "images", 2e-4, 1.0))
-    with pytest.raises(VitletError, match=r"differs from the network: largest difference of a logit 2\.0e-04"):
+    with pytest.raises(VitletError, match=r"differs from the model: largest difference of a logit 2\.0e-04"):
         export_run(small_runs[0], "safetensors", tmp_path / "export")
     assert not list(tmp_path.iterdir())
 
@@ -127,7 +127,7 @@ def test_what_cannot_be_exported(small_runs: list[Path], tmp_path: Path, capsys:
         assert main(["export", *words]) == 2
         assert sentence in capsys.readouterr().err
     for words, sentence in (
-        (["evaluate", str(folder)], "is an export and knows no data of its own"),
+        (["evaluate", str(folder)], "is an export without data"),
         (["calibrate", str(folder)], "is an export: calibrate the run"),
     ):
         assert main(words) == 2
@@ -181,25 +181,25 @@ def test_hostile_and_damaged_exports(
         ({"preprocessing": {}}, "not the manifest of an export: 'input_size'"),
         ({"architecture": "no_such_net"}, "unknown model 'no_such_net'"),
         ({"model_args": {"checkpoint_path": "/x"}}, "cannot hold 'checkpoint_path'"),
-        ({"label_names": ["one", "two"]}, "cannot load the network"),
+        ({"label_names": ["one", "two"]}, "cannot load the model"),
         ({"sha256": {"../../absent": "0"}}, "absent is missing"),
-        ({"temperature": 0}, "temperature is 0.0; it needs to be more than 0"),
-        ({"temperature": float("nan")}, "temperature is nan"),
-        ({"temperature": float("inf")}, "temperature is inf"),
+        ({"temperature": 0}, "temperature must be finite and greater than 0, got 0.0"),
+        ({"temperature": float("nan")}, "temperature must be finite and greater than 0, got nan"),
+        ({"temperature": float("inf")}, "temperature must be finite and greater than 0, got inf"),
         ({"temperature": 10**400}, "not the manifest of an export"),
         *(
             ({"preprocessing": {**manifest["preprocessing"], **change}}, sentence)
             for change, sentence in (
-                ({"crop_pct": 0}, "crop_pct is 0; it needs to be more than 0 and at most 1"),
-                ({"crop_pct": "all"}, "crop_pct is 'all'"),
-                ({"input_size": [3, 16]}, r"input_size is \[3, 16\]; it needs to be channels, height and width"),
-                ({"input_size": [3, 16, 0]}, r"input_size is \[3, 16, 0\]"),
+                ({"crop_pct": 0}, "crop_pct must be greater than 0 and at most 1, got 0"),
+                ({"crop_pct": "all"}, "crop_pct must be greater than 0 and at most 1, got 'all'"),
+                ({"input_size": [3, 16]}, r"input_size must be channels, height and width, got \[3, 16\]"),
+                ({"input_size": [3, 16, 0]}, r"input_size must be channels, height and width, got \[3, 16, 0\]"),
                 ({"input_size": [3, 10**9, 16]}, "at most 8192 pixels a side are taken"),
-                ({"input_size": [3, 16, 16.5]}, r"input_size is \[3, 16, 16.5\]"),
-                ({"input_size": [3, 15, 16]}, "cannot load the network"),
+                ({"input_size": [3, 16, 16.5]}, r"input_size must be channels, height and width, got \[3, 16, 16.5\]"),
+                ({"input_size": [3, 15, 16]}, "cannot load the model"),
                 ({"mean": [0.5]}, r"mean is \[0.5\]; it needs a number for each of 3 channels"),
                 ({"std": [0.5, 0.5, "x"]}, "std is .*; it needs a number for each of 3 channels"),
-                ({"std": [0.5, 0.5, 0]}, "std is .*; it needs to be more than 0"),
+                ({"std": [0.5, 0.5, 0]}, "std must be greater than 0, got .*"),
             )
         ),
     ):

@@ -1,4 +1,4 @@
-"""Predictions: many files, several networks, several views, calibrated; what is broken is said and passed over."""
+"""Predictions: many files, several models, several views, calibrated; what is broken is said and passed over."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def test_runs_of_other_classes_are_both_named(
     assert main(["predict", str(small_runs[0]), str(small_runs[2]), str(image)]) == 2
     sentence = capsys.readouterr().err
     assert (
-        f"{small_runs[0]} and {small_runs[2]} know other classes (3 and 2; 'digit 2' is in the first alone)" in sentence
+        f"{small_runs[0]} and {small_runs[2]} have different classes (3 and 2; 'digit 2' is only in the first)"
+        in sentence
     )
 
 
@@ -109,7 +110,7 @@ def test_files_folders_patterns_and_lists(tmp_path: Path) -> None:
     assert image_files([str(odd)]) == [odd]
     (tmp_path / "empty").mkdir()
     for words, sentence in (
-        ([str(tmp_path / "empty")], "holds no images"),
+        ([str(tmp_path / "empty")], "contains no images"),
         ([f"{data}/*.jpg"], "no file matches"),
         (["-"], "the list is empty"),
         (["absent.png"], "no such image file: absent.png"),
@@ -142,7 +143,7 @@ def test_broken_files_are_passed_over_and_the_exit_code_says_so(
     assert main([*words, "--embed", str(tmp_path / "e.parquet")]) == 3
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.count("passed over: cannot read the image") == 2
+    assert captured.err.count("skipped: cannot read the image") == 2
     assert "2 of 6 images could not be read" in captured.err
     rows = list(csv.DictReader(io.StringIO(target.read_text())))
     assert [row["image"] for row in rows] == [str(path) for path in good]
@@ -170,7 +171,7 @@ def test_bad_words_cost_nothing(
         ([run, str(small_runs[1]), str(image), "--embed", "x.npy"], "--embed takes one RUN"),
         ([run, str(image), "--output", str(tmp_path / "absent" / "x.csv")], "cannot write"),
         ([run, str(small_runs[1])], "no image was given"),
-        ([run, str(image), "-b", "0"], "batch size is 0"),
+        ([run, str(image), "-b", "0"], "batch size must be at least 1, got 0"),
     ):
         assert main(["predict", *words]) == 2
         assert sentence in capsys.readouterr().err

@@ -47,7 +47,7 @@ def test_parameter_counts(name: str, options: dict[str, Any], parameters: int) -
 
 
 def theirs(config: CvtConfig, kind: type[nn.Module] = CvtForImageClassification) -> Any:
-    """A network of transformers, with batch norms that have seen something."""
+    """A model of transformers, with batch norms that have seen something."""
     torch.manual_seed(0)
     model = kind(config).eval()
     for module in model.modules():
@@ -141,8 +141,8 @@ def test_keys_of_every_token_give_maps() -> None:
     ("options", "words"),
     [
         ({"embed_dims": (16, 32, 50)}, "a width of 50 is not divisible by its 3 heads"),
-        ({"global_pool": "token", "class_token": False}, "global_pool is 'token'"),
-        ({"global_pool": "max"}, "global_pool is 'max'"),
+        ({"global_pool": "token", "class_token": False}, "global_pool must be one of .*got 'token'"),
+        ({"global_pool": "max"}, "global_pool must be one of .*got 'max'"),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], words: str) -> None:

@@ -217,7 +217,7 @@ def refused(model: nn.Module, file: Path, words: str) -> None:
 
 def test_weights_of_another_network(tmp_path: Path) -> None:
     file = saved(timm.create_model("resnet10t"), tmp_path / "weights.safetensors")
-    refused(vit(), file, r"of another network: .* \(.*\) is unknown; .* and \d+ more\. Use the same --model")
+    refused(vit(), file, r"of another model: .* \(.*\) is unknown; .* and \d+ more\. Use the same --model")
     about = {"architecture": "resnet10t", "model_args": {"in_chans": 3, "stem_width": 32}}
     (tmp_path / "config.json").write_text(json.dumps(about))
     refused(vit(), file, r"They are of --model resnet10t --model-kwargs stem_width=32\.$")

@@ -41,11 +41,11 @@ MADE_SMALL: dict[str, dict[str, Any]] = {
     "hybrid": {**NARROW, "channels": (8, 16, 24, NARROW["embed_dim"])},
     "convstem": {**NARROW, "stem_width": 8},
 }
-"""By the first word of a name; a network of another kind is tested as large as it is."""
+"""By the first word of a name; a model of another kind is tested as large as it is."""
 
 
 def wide(name: str) -> tuple[int, int]:
-    """An image size that is not square: the network's own, or less, and half as wide again."""
+    """An image size that is not square: the model's own, or less, and half as wide again."""
     side = min(64, timm.get_pretrained_cfg(name).input_size[1])
     return side, side * 3 // 2
 

@@ -228,7 +228,7 @@ def test_prefix_tokens_come_on_request() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"token_mixer": "conv"}, "the token mixer is 'conv'"),
+        ({"token_mixer": "conv"}, "the token mixer must be performer or transformer, got 'conv'"),
         ({"splits": [(9, 8, 0)] * 3}, "too small for the soft splits"),
     ],
 )

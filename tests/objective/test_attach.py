@@ -406,17 +406,17 @@ def test_copies_of_a_model_keep_no_attention(kind: str) -> None:
     [
         ("torchvision resnet", ["drloc"], {"layer": "layer5"}, r"ResNet has no layer 'layer5'\. Did you mean 'layer"),
         ("torchvision resnet", ["drloc"], {"layer": "fc"}, r"'fc' is a tensor of shape \(7, 5\), which cannot be read"),
-        ("torchvision resnet", ["drloc", "drloc"], {}, r"tasks of different names, found \['drloc', 'drloc'\]"),
-        ("torchvision resnet", [], {}, r"tasks of different names, found \[\]"),
+        ("torchvision resnet", ["drloc", "drloc"], {}, r"tasks with different names, got \['drloc', 'drloc'\]"),
+        ("torchvision resnet", [], {}, r"tasks with different names, got \[\]"),
         (
             "torchvision resnet",
             ["attention"],
             {},
             r"ResNet has no attention map .*found: no attention at all.*such as drloc",
         ),
-        ("torchvision resnet", ["rotation"], {}, r"rotation looks at images of its own \(Rotated\)"),
+        ("torchvision resnet", ["rotation"], {}, r"rotation uses its own view of the images \(Rotated\)"),
         ("torchvision resnet", ["all"], {}, r"attached tasks read one layer \('layer4'\)"),
-        ("torchvision resnet", ["drloc"], {"img_size": None}, r"ResNet does not say what size .* pass img_size"),
+        ("torchvision resnet", ["drloc"], {"img_size": None}, r"ResNet has no known input size: pass img_size"),
         ("torchvision resnet", ["drloc"], {"in_chans": 1}, r"ResNet cannot take 1-channel images of 64x96"),
         ("torchvision resnet", ["drloc"], {"img_size": 32, "layer": "layer4"}, r"cannot be read|at least 2x2"),
         ("class token", ["drloc"], {"img_size": 64}, r"Tokens cannot take 3-channel images of 64x64"),
@@ -455,7 +455,9 @@ def test_dropped_tokens_are_refused(name: str, how: str) -> None:
             backbone = vitlet.LayerBackbone(model, layer="blocks.0", img_size=(32, 48), prefix_tokens=prefix)
         objective = vitlet.Objective(backbone, [vitlet.Term(vitlet.DRLoc(hidden=8))])
         ask = lambda: objective(images)  # noqa: E731
-    with pytest.raises(VitletError, match=r"tokens .*patch_drop_rate, turn that off: those left have no places"):
+    with pytest.raises(
+        VitletError, match=r"tokens .*patch_drop_rate, turn that off: the remaining ones have no known position"
+    ):
         ask()
     model.eval()
     ask()
@@ -494,7 +496,7 @@ def test_tokens_that_change_places_are_refused(mask_ratio: float) -> None:
     config = ViTMAEConfig(image_size=32, patch_size=4, intermediate_size=16, mask_ratio=mask_ratio, **SMALL)
     model = ViTMAEModel(config)
     before = traces(model)
-    with pytest.raises(VitletError, match="of ViTMAEModel change places from one run to the next"):
+    with pytest.raises(VitletError, match="of ViTMAEModel change positions between runs"):
         vitlet.attach(model, [vitlet.DRLoc()])
     assert traces(model) == before
 
@@ -571,7 +573,7 @@ def test_one_task_needs_no_list() -> None:
 def test_a_wrong_image_size_is_named(size: Any) -> None:
     model = timm.create_model("vit_tiny_patch16_224", depth=1, embed_dim=12, num_heads=1, img_size=32)
     before = traces(model)
-    with pytest.raises(vitlet.VitletError, match=r"img_size is .*; needed is a side|cannot take"):
+    with pytest.raises(vitlet.VitletError, match=r"img_size is .*; it must be a side|cannot take"):
         vitlet.attach(model, vitlet.DRLoc(), img_size=size)
     assert traces(model) == before
 

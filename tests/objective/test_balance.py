@@ -160,7 +160,7 @@ def test_tasks_that_share_nothing_are_refused() -> None:
     joined = objective(GradientNorms(NAMES))
     joined.backbone.model.requires_grad_(False)
     joined.backbone.model.head.requires_grad_(True)
-    with pytest.raises(VitletError, match="share no weights that are trained"):
+    with pytest.raises(VitletError, match="share no trainable weights"):
         joined(*batch())
 
 
@@ -233,7 +233,7 @@ def test_spreads_are_sharded(tmp_path: Path) -> None:
         ({"balance_tasks": "gradients", "amp": True, "amp_dtype": "float16"}, "does not work with amp_dtype float16"),
         (
             {"balance_tasks": "uncertainty", "tasks": {}},
-            r"uncertainty weighs losses, found only criterion",
+            r"uncertainty requires at least two losses, found only criterion",
         ),
     ],
 )

@@ -126,7 +126,7 @@ def test_schedules_need_the_epoch() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "resnet10t"])
 def test_a_network_in_any_precision(name: str, dtype: torch.dtype) -> None:
-    """Heads keep their own; where they follow the network, tokens do too."""
+    """Heads keep their own; where they follow the model, tokens do too."""
     small = {
         "vit_tiny_patch16_224": {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2},
         "swin_tiny_patch4_window7_224": {"img_size": 64, "embed_dim": 8, "depths": (1, 1), "num_heads": (1, 1)},

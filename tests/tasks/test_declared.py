@@ -109,7 +109,7 @@ def test_bases_declare_and_explain() -> None:
     found = options_of(source, "Edge", "edges.deep.task")
     assert list(found) == ["pool", "tap"]
     assert found["tap"].help == "here."  # the nearer class has the last word
-    assert found["pool"].help.startswith("average the grid")
+    assert found["pool"].help.startswith("average pooling of the grid")
     own = options_of(source + "    def __init__(self, *, a: int = 1) -> None: ...\n", "Edge", "edges.deep.task")
     assert list(own) == ["a"]
 

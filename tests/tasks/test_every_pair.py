@@ -1,4 +1,4 @@
-"""Every kind of network with every task that it can carry: built, learned, exported, in bfloat16, in two processes."""
+"""Every kind of model with every task that it can carry: built, learned, exported, in bfloat16, in two processes."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_an_installed_task_has_a_name_and_flags(tmp_path: Path) -> None:
     wrong = vitlet(tmp_path, "train", "digits", "--task", "bordr=1")
     assert wrong.returncode == 2 and "Did you mean 'border'" in wrong.stderr
     wrong = vitlet(tmp_path, "train", "digits", "--task", "border=1", "--border.loss", "huber")
-    assert wrong.returncode == 2 and "needs to be one of l1, mse" in wrong.stderr
+    assert wrong.returncode == 2 and "must be one of l1, mse" in wrong.stderr
 
 
 @pytest.mark.heavy

@@ -155,10 +155,10 @@ def test_the_error_of_mean_colours_is_a_hundred() -> None:
         (lambda: Masked()(torch.randn(1, 3, *SIZE)), "by patches of unknown pixels"),
         (lambda: Masked(8)(torch.randn(1, 3, *SIZE)), "12x20 pixels cannot be masked by patches of 8 pixels"),
         (lambda: Masked(4)(torch.randn(1, 3, 4, 4)), "at least two patches"),
-        (lambda: Masked().fitted((12, 20), (3, 3)), "no whole square patches to be hidden"),
+        (lambda: Masked().fitted((12, 20), (3, 3)), "not square patches that can be masked"),
         (
             lambda: vitlet.Objective(vitlet.TimmBackbone(vit()), [vitlet.Term(Reconstruction())]),
-            "found a view that hides nothing",
+            "requires a view with masked patches, found one without",
         ),
         (
             lambda: vitlet.Objective(
@@ -167,7 +167,7 @@ def test_the_error_of_mean_colours_is_a_hundred() -> None:
             ),
             "found 3x4 tokens on images of 72x104 pixels",
         ),
-        (lambda: vitlet.attach(vit(), [Reconstruction()]), "looks at images of its own"),
+        (lambda: vitlet.attach(vit(), [Reconstruction()]), "uses its own view of the images"),
     ],
 )
 def test_refusals(make: Callable[[], object], words: str) -> None:

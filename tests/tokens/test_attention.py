@@ -347,7 +347,7 @@ def test_refused_regions() -> None:
 
 def test_a_negative_weight_is_refused() -> None:
     model = timm.create_model("vit_tiny_patch16_224", img_size=8, patch_size=2, depth=1, embed_dim=32, num_heads=2)
-    with pytest.raises(VitletError, match="the weight of 'attention-distance' is -1"):
+    with pytest.raises(VitletError, match="the weight of 'attention-distance' must be at least 0, got -1"):
         vitlet.Objective(vitlet.TimmBackbone(model), [vitlet.Term(AttentionDistance(), -1.0)])
 
 

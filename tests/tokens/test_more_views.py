@@ -117,7 +117,7 @@ def test_links_of_a_chain_are_fitted_and_settled() -> None:
     assert settled(Chain((augment, Rotated()))) == Rotated()
     assert settled(Chain((Rotated(), MegaPatches(4)))) == Chain((Rotated(), MegaPatches(4, even=True)))
     for pixels in ((24, 18), (18, 24), (25, 16)):
-        with pytest.raises(vitlet.VitletError, match="no whole square patches"):
+        with pytest.raises(vitlet.VitletError, match="not square patches"):
             fitted(Masked(), pixels, (6, 4))
 
 

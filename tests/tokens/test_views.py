@@ -1,4 +1,4 @@
-"""Views: pixels and coordinates move together, whatever the size of the network's grid."""
+"""Views: pixels and coordinates move together, whatever the size of the model's grid."""
 
 from __future__ import annotations
 
@@ -281,9 +281,9 @@ def view_of(chosen: TaskConfig, backbone: vitlet.TimmBackbone) -> ViewMaker:
 
 
 def test_settings_make_views() -> None:
-    """Patches are as large as the network's last tokens."""
+    """Patches are as large as the model's last tokens."""
     backbone = vitlet.TimmBackbone(small_vit(img_size=32, patch_size=4))
-    augment = PatchAugment(4, (0.5,) * 3, (0.5,) * 3)  # this network's own statistics
+    augment = PatchAugment(4, (0.5,) * 3, (0.5,) * 3)  # this model's own statistics
     assert view_of(TaskConfig(1.0), backbone) == PlainView()
     assert view_of(TaskConfig(1.0, view="shuffle"), backbone) == ShuffledPatches(4)
     assert view_of(TaskConfig(1.0, patch_augment=True), backbone) == augment
@@ -292,7 +292,7 @@ def test_settings_make_views() -> None:
     swin = timm.create_model("swin_tiny_patch4_window7_224", img_size=64, window_size=2, num_classes=5)
     assert view_of(TaskConfig(1.0, view="shuffle"), vitlet.TimmBackbone(swin)) == ShuffledPatches(32)
     odd = vitlet.TimmBackbone(timm.create_model("resnet10t", num_classes=5), img_size=80)
-    with pytest.raises(vitlet.VitletError, match=r"3x3 tokens on images of 80x80 pixels, which are no whole square"):
+    with pytest.raises(vitlet.VitletError, match=r"3x3 tokens on images of 80x80 pixels, which are not square"):
         view_of(TaskConfig(1.0, view="shuffle"), odd)
 
 
@@ -302,7 +302,7 @@ def test_views_are_settings_of_a_task() -> None:
     assert config.tasks["sprel"] == TaskConfig(1.0, view="mega", mega_side=6, patch_augment=True)
     assert config.to_dict()["sprel"] == {"view": "mega", "mega_side": 6, "patch_augment": True}
     assert RunConfig.from_dict(config.to_dict()) == config
-    with pytest.raises(vitlet.VitletError, match=r"sprel\.mega_side is given, but its view is not mega"):
+    with pytest.raises(vitlet.VitletError, match=r"sprel\.mega_side requires view mega"):
         RunConfig.from_dict({"task": {"sprel": 1.0}, "sprel": {"mega_side": 4}})
     with pytest.raises(vitlet.VitletError, match="one of plain, shuffle, mega"):
         RunConfig.from_dict({"task": {"sprel": 1.0}, "sprel": {"view": "rotated"}})

@@ -83,7 +83,7 @@ def test_what_begins_is_empty(tmp_path: Path) -> None:
 def test_a_link_is_not_swept_through(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(VitletError, match="is a link, and old checkpoints would be deleted where it leads to"):
+    with pytest.raises(VitletError, match="is a link, and old checkpoints would be deleted in its target"):
         Checkpoints(tmp_path / "link").newest()
 
 

@@ -279,7 +279,7 @@ def test_all_images_alike_large_ones_and_many_classes(tmp_path: Path, capsys: py
 @pytest.mark.parametrize("budget", ["--minutes", "--cpu-minutes"])
 def test_epochs_and_minutes_are_not_both_taken(budget: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "DATA", budget, "5", "--epochs", "3"]) == 2
-    assert "both say how long to train" in capsys.readouterr().err
+    assert "both limit the training" in capsys.readouterr().err
 
 
 def test_tune_begins_with_the_choice(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_sharding_changes_nothing_but_where_the_weights_are(data: Path, tmp_path
 
 @pytest.mark.heavy
 def test_a_sharded_checkpoint_of_two_processes_is_continued_by_one(data: Path, tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"tasks": {"sprel": TaskConfig(0.3)}, "fsdp": True}  # nothing is drawn in the network
+    changes: dict[str, Any] = {"tasks": {"sprel": TaskConfig(0.3)}, "fsdp": True}  # nothing is drawn in the model
     whole = finished(data, tmp_path / "whole", 2, **changes)
     config = faults.make_config(data, tmp_path / "run", **changes)
     assert -signal.SIGKILL in run(config, 2, death=faults.Death("step", 6, 0.0))
@@ -62,7 +62,7 @@ def test_a_sharded_checkpoint_of_two_processes_is_continued_by_one(data: Path, t
 
 
 def test_a_checkpoint_of_two_processes_is_continued_by_one(data: Path, tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"tasks": {"sprel": TaskConfig(0.3)}, "drop_path": 0.0}  # nothing is drawn in the network
+    changes: dict[str, Any] = {"tasks": {"sprel": TaskConfig(0.3)}, "drop_path": 0.0}  # nothing is drawn in the model
     whole = finished(data, tmp_path / "whole", **changes)
     config = faults.make_config(data, tmp_path / "run", **changes)
     assert -signal.SIGKILL in run(config, 2, death=faults.Death("step", 7, 0.0))
@@ -151,7 +151,7 @@ def test_the_launcher_passes_a_signal_on(data: Path, tmp_path: Path) -> None:
     started.send_signal(signal.SIGTERM)
     _, errors = started.communicate(timeout=90)
     assert started.returncode == 75, errors
-    assert errors.count("Nothing is lost; continue with: vitlet train --resume") == 1
+    assert errors.count("the state is saved. Continue with: vitlet train --resume") == 1
 
 
 def family(of: int) -> set[int]:

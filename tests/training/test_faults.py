@@ -78,7 +78,7 @@ def test_signals_save_this_very_step(processes: int, number: int, data: Path, wh
         os.kill(started[-1], number)
         time.sleep(0.02)
     assert faults.await_end(started) == [75] * processes, said(config)
-    assert "Nothing is lost; continue with: vitlet train --resume" in said(config)
+    assert "the state is saved. Continue with: vitlet train --resume" in said(config)
     newest, _ = Checkpoints(tmp_path / "run" / "checkpoints").newest()
     assert newest is not None
     assert 0 < newest.step < 4  # in the first epoch, though nothing but a signal asked for a checkpoint there
@@ -330,7 +330,7 @@ def test_no_whole_checkpoint_left_is_an_error(data: Path, tmp_path: Path) -> Non
     for file in (tmp_path / "run" / "checkpoints").rglob("state.pt"):
         file.write_bytes(b"nonsense")
     with pytest.raises(
-        vitlet.VitletError, match=r"checksum of state\.pt is wrong.*No whole one is left: start the run"
+        vitlet.VitletError, match=r"checksum of state\.pt is wrong.*No complete checkpoint is left: start the run"
     ):
         train(config)
 
@@ -365,7 +365,7 @@ def test_a_hostile_sharded_checkpoint_runs_nothing(data: Path, tmp_path: Path, m
 
     (tmp_path / ".metadata").write_bytes(pickle.dumps(Evil()))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(vitlet.VitletError, match=r"asks for posix\.mkdir"):
+    with pytest.raises(vitlet.VitletError, match=r"refers to posix\.mkdir"):
         _SafeReader(str(tmp_path)).read_metadata()
     torch.save(Evil(), tmp_path / "bytes")
     planner = _SafePlanner()
@@ -455,8 +455,8 @@ def test_another_number_of_loading_processes_gives_the_same_bits(data: Path, who
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"output": "elsewhere"}, "goes on in its own folder; leave out --output elsewhere"),
-        ({"overwrite": True}, "leave one of them out"),
+        ({"output": "elsewhere"}, "continues in its own folder; leave out --output elsewhere"),
+        ({"overwrite": True}, "--overwrite empties it; give one of them"),
     ],
     ids=str,
 )

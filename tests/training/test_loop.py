@@ -170,7 +170,7 @@ def test_a_run_stops_early_on_the_schedule_of_all_epochs_and_resumes_exactly(
     train(RunConfig(resume=str(tmp_path / "broken")))
     expected, found = weights(tmp_path / "stopped"), weights(tmp_path / "broken")
     assert all(torch.equal(expected[name], found[name]) for name in expected)
-    with pytest.raises(vitlet.errors.VitletError, match="stop_epoch is 7; it needs to be at most epochs"):
+    with pytest.raises(vitlet.errors.VitletError, match=r"stop_epoch must be at most epochs .*, got 7"):
         replace(whole, stop_epoch=7)
 
 
@@ -192,7 +192,7 @@ def test_existing_runs_are_not_overwritten_unless_asked(folder: Path, tmp_path: 
     with pytest.raises(vitlet.VitletError, match="is not a run"):
         train(replace(settings, output=str(tmp_path / "other"), overwrite=True))
     (tmp_path / "run" / "thesis.tex").write_text("mine")
-    with pytest.raises(vitlet.VitletError, match=r"holds 'thesis\.tex', which no run has written"):
+    with pytest.raises(vitlet.VitletError, match=r"holds 'thesis\.tex', which was not written by a run"):
         train(replace(settings, overwrite=True))
     assert (tmp_path / "run" / "thesis.tex").read_text() == "mine"
 
@@ -349,7 +349,7 @@ def test_a_broken_file_can_be_skipped_with_a_count(folder: Path, tmp_path: Path)
         ({"aa": "rand-x9"}, "such as rand-m9-mstd0.5-inc1"),
         ({"balance": "weights", "class_weights": "1,2"}, "needed are 3 numbers"),
         ({"balance": "weights", "class_weights": "1,2,x"}, "needed are 3 numbers"),
-        ({"in_chans": 5}, "5 were asked for"),
+        ({"in_chans": 5}, "5 are required"),
     ],
 )
 def test_wrong_data_settings(settings: dict[str, Any], words: str, folder: Path, tmp_path: Path) -> None:
@@ -412,7 +412,7 @@ def test_test_images_can_be_watched_and_choose_nothing(shared_folder: Path, tmp_
 
 
 def test_test_images_that_are_not_there_cannot_be_watched(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(vitlet.errors.VitletError, match="eval_on_test measures test images with labels, found none"):
+    with pytest.raises(vitlet.errors.VitletError, match="eval_on_test requires labelled test images, found none"):
         train(config(folder, tmp_path / "run", pretrain=True, eval_on_test=True))
 
 

@@ -65,5 +65,5 @@ def test_the_ends_positions_and_tasks_have_adamw() -> None:
 
 
 def test_fsdp_is_refused() -> None:
-    with pytest.raises(VitletError, match="fsdp splits the weights that muon needs whole"):
+    with pytest.raises(VitletError, match="fsdp shards the weights, but muon needs them unsharded"):
         RunConfig(fsdp=True, opt="muon")

@@ -269,13 +269,13 @@ def test_resume_auto_without_an_output(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"batch_size": 9, "grad_accum_steps": 2}, "2 equal parts .* do not divide"),
+        ({"batch_size": 9, "grad_accum_steps": 2}, r"batch_size \(9\) must be divisible by grad_accum_steps \(2\)"),
         ({"fsdp": True, "amp": True, "amp_dtype": "float16"}, "fsdp does not work with float16"),
-        ({"patience": 0}, "patience is 0; it needs to be 1 or more"),
-        ({"lr_base": 0.0}, "lr_base is 0; it needs to be more"),
+        ({"patience": 0}, "patience must be at least 1, got 0"),
+        ({"lr_base": 0.0}, "lr_base must be greater than 0, got 0"),
         ({"model_ema_decay": 1.5}, "between 0 and 1"),
-        ({"checkpoint_hist": 0}, "1 or more"),
-        ({"nproc": 0}, "1 or more"),
+        ({"checkpoint_hist": 0}, "must be at least 1, got 0"),
+        ({"nproc": 0}, "must be at least 1, got 0"),
     ],
     ids=str,
 )
@@ -286,6 +286,6 @@ def test_bad_settings(settings: dict[str, Any], words: str) -> None:
 
 def test_more_parts_than_images(data: Path, tmp_path: Path) -> None:
     settings = config(data, tmp_path / "run", batch_size=64, grad_accum_steps=64)
-    with pytest.raises(vitlet.VitletError, match=r"33 training images .* do not make 64 parts"):
+    with pytest.raises(vitlet.VitletError, match=r"33 training images .* are too few for 64 micro-batches"):
         train(settings)
     assert not (tmp_path / "run").exists()

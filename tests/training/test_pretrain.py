@@ -93,7 +93,7 @@ def test_positions_stay_on_where_patches_are_shuffled(folder: Path, tmp_path: Pa
     assert load_file(tmp_path / "run" / "last" / "model.safetensors")["pos_embed"].abs().max() > 0
     assert not any("positional embedding off" in warning for warning in result.warnings)
     insisted = train(config(folder, tmp_path / "insisted", pretrain=True, positions="on"))
-    assert any("gives the answers away" in warning for warning in insisted.warnings)
+    assert any("reveals the targets" in warning for warning in insisted.warnings)
 
 
 def test_resume_of_pretraining_is_exact(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,9 +235,9 @@ def test_probe_command(pretrained: Path, shared_folder: Path, capsys: pytest.Cap
     assert main(words) == 0
     assert "kNN %" in capsys.readouterr().out
     assert main([*words, "--layer", "99"]) == 2
-    assert "layer is 99; the network has blocks 1 to" in capsys.readouterr().err
+    assert "layer must be between 1 and" in capsys.readouterr().err
     assert main([*words[:3], "--fractions", "2"]) == 2
-    assert "shares above 0" in capsys.readouterr().err
+    assert "must be greater than 0 and at most 1" in capsys.readouterr().err
 
 
 def test_probe_of_a_supervised_run(shared_folder: Path, tmp_path: Path) -> None:

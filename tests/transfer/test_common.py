@@ -87,11 +87,11 @@ def test_a_run_becomes_the_backbone(shared_folder: Path, tmp_path: Path) -> None
     assert "weights loaded" in job.notes[0]
     assert {name for name in learned if not name.startswith("head")} == own.keys()
     assert all(torch.equal(tensor, learned[name]) for name, tensor in own.items())
-    with pytest.raises(VitletError, match="weights and settings of its own; leave out --pretrained"):
+    with pytest.raises(VitletError, match="a trained model with its own settings; leave out --pretrained"):
         open_backbone(SegmentConfig(backbone=str(run), model_kwargs={"depth": 3}), (32, 32))
     described = json.loads((run / "best" / "config.json").read_text())
     (run / "best" / "config.json").write_text(json.dumps({**described, "architecture": None}))
-    with pytest.raises(VitletError, match=r"cannot tell which network the weights .* are of"):
+    with pytest.raises(VitletError, match=r"cannot determine the model of the weights"):
         open_backbone(settings, (32, 32))
 
 

@@ -92,7 +92,7 @@ def other_image(root: Path) -> None:
 
 
 FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "cut file": (cut_file, r"instances_train.json is no whole JSON: .* in line 3\d, column"),
+    "cut file": (cut_file, r"instances_train.json is not valid JSON: .* in line 3\d, column"),
     "no list": (edit(lambda c: c.pop("categories")), "needs a list 'categories'"),
     "missing images": (
         lambda root: (root / "train" / "2.png").unlink(),
@@ -108,10 +108,10 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
         "two categories have the id 3",
     ),
     "same image twice": (edit(lambda c: c["images"].append(c["images"][0])), "two images have the id 1"),
-    "box": (edit(lambda c: c["annotations"][0].update(bbox=[1, 2, "x", 3])), "annotation 1 has the box"),
+    "box": (edit(lambda c: c["annotations"][0].update(bbox=[1, 2, "x", 3])), "annotation 1 must have a box"),
     "box not finite": (
         edit(lambda c: c["annotations"][0].update(bbox=[1, 2, float("nan"), 3])),
-        "annotation 1 has the box",
+        "annotation 1 must have a box",
     ),
     "mask of another size": (
         edit(lambda c: c["annotations"][1].update(segmentation={"size": [9, 9], "counts": [81]})),
@@ -131,24 +131,27 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "image's number": (edit(lambda c: c["annotations"][0].update(image_id=[1])), "1 annotations name images .*1"),
     "category's number": (edit(lambda c: c["annotations"][0].update(category_id={})), "1 annotations .* categories"),
-    "huge box": (edit(lambda c: c["annotations"][0].update(bbox=[1, 2, 10**400, 3])), "annotation 1 has the box"),
-    "huge area": (edit(lambda c: c["annotations"][0].update(area=10**400)), "annotation 1 has the area 1000"),
+    "huge box": (edit(lambda c: c["annotations"][0].update(bbox=[1, 2, 10**400, 3])), "annotation 1 must have a box"),
+    "huge area": (
+        edit(lambda c: c["annotations"][0].update(area=10**400)),
+        "annotation 1 must have an area in pixels, or none, got 1000",
+    ),
     "huge polygon": (
         edit(lambda c: c["annotations"][0].update(segmentation=[[1, 2, 3, 4, 5, 10**400]])),
         "annotation 1 has a polygon",
     ),
     "flat polygon": (
         edit(lambda c: c["annotations"][0].update(segmentation=[1, 1, 9, 1, 9, 9])),
-        "annotation 1 has a segmentation that is no list of polygons",
+        "annotation 1 has a segmentation that is not a list of polygons",
     ),
     "mask of no size": (
         edit(lambda c: c["annotations"][0].update(segmentation={"size": 5})),
         "annotation 1 has a mask of size 5, but its image has 48x64",
     ),
-    "crowd": (edit(lambda c: c["annotations"][0].update(iscrowd="0")), "iscrowd '0'; it needs to be 0 or 1"),
+    "crowd": (edit(lambda c: c["annotations"][0].update(iscrowd="0")), "iscrowd 0 or 1, got '0'"),
     "huge image": (
         edit(lambda c: c["images"][0].update(height=2_000_000, width=2_000_000)),
-        "1 images have another size than it says, the first: .*its entry 2000000x2000000",
+        "1 images have another size than stated, the first: .*its entry 2000000x2000000",
     ),
     "huge number": (
         lambda root: (root / "annotations" / "instances_train.json").write_text('{"images": ' + "9" * 5000 + "}"),
@@ -159,10 +162,10 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
         "has no training annotations; found .*instances_val.json",
     ),
     "segmentation": (edit(lambda c: c["annotations"][0].update(segmentation="all of it")), "neither polygons nor run"),
-    "way out": (edit(lambda c: c["images"][0].update(file_name="../secret.png")), "leads out of the folder"),
-    "image of another size": (other_image, "1 images have another size than it says, the first: .*20x30"),
+    "way out": (edit(lambda c: c["images"][0].update(file_name="../secret.png")), "points outside of the folder"),
+    "image of another size": (other_image, "1 images have another size than stated, the first: .*20x30"),
     "broken image": (lambda root: (root / "train" / "0.png").write_bytes(b"no image"), "cannot read the image .*0.png"),
-    "no objects": (edit(lambda c: c.update(annotations=[])), "holds no objects to learn from"),
+    "no objects": (edit(lambda c: c.update(annotations=[])), "contains no objects to learn from"),
     "other categories in val": (
         edit(lambda c: c["categories"].append({"id": 9, "name": "x"})),
         "lists other categories",
@@ -210,7 +213,7 @@ def test_boxes_without_masks_make_a_detector_without_masks(tmp_path: Path) -> No
     root = write_coco(tmp_path / "coco")
     edit(lambda content: content["annotations"][0].pop("segmentation"))(root)
     job = DetectionJob.build(config(root, tmp_path / "run", head="cascade"))
-    assert "boxes alone: 1 objects have no mask" in job.notes
+    assert "boxes only: 1 objects have no mask" in job.notes
     assert not any("mask" in name for name, _ in job.objective.named_parameters())
     job.model.eval()
     found = job.predictor.measure(job.splits["val"], World(), lambda: None).to_dict()
@@ -452,7 +455,7 @@ def test_a_whole_run(
         assert picture.size == (64, 48)
     monkeypatch.setattr("vitlet.transfer.detection.predict.MOST_DRAWN", 2)
     assert main(whole) == 0
-    assert f"(2 surest of {len(found[0]['objects'])} drawn)" in capsys.readouterr().out
+    assert f"(2 most confident of {len(found[0]['objects'])} drawn)" in capsys.readouterr().out
     own = tmp_path / "own" / "0.png"
     own.parent.mkdir()
     own.write_bytes(Path(images[0]).read_bytes())
@@ -462,8 +465,8 @@ def test_a_whole_run(
     assert {path.name for path in own.parent.iterdir()} == {"0.png", "0-2.png"}
     for words, sentence in (
         (["--output", str(own)], "0.png cannot be a folder of pictures: it is a file"),
-        (["--score", "2"], "--score is 2; it needs to be from 0 to 1"),
-        (["--score", "nan"], "--score is nan; it needs to be from 0 to 1"),
+        (["--score", "2"], "--score must be between 0 and 1, got 2"),
+        (["--score", "nan"], "--score must be between 0 and 1, got nan"),
     ):
         assert main(["detect", "predict", str(run), images[0], *words]) == 2
         assert sentence in capsys.readouterr().err
@@ -474,7 +477,7 @@ def test_a_whole_run(
     assert main(["detect", "evaluate", str(run), str(alone), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["data"] == f"{alone} (val)"
     assert main(["predict", str(run), images[0]]) == 2
-    assert "is of `vitlet detect train`; needed settings of `vitlet train`" in capsys.readouterr().err
+    assert "holds settings of `vitlet detect train`; needed are settings of `vitlet train`" in capsys.readouterr().err
     assert main(["detect", "evaluate", str(run), "--split", "test"]) == 2
     assert "has no test images; there are train, val" in capsys.readouterr().err
     assert main(["detect", "train", "-c", str(run / "config.yaml"), "--output", str(run)]) == 2
@@ -565,13 +568,13 @@ def test_tasks_see_one_grid_whatever_the_images(data: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"min_side": 60}, "min_side, max_side and long_side are 60, 48 and 64"),
+        ({"min_side": 60}, "min_side, max_side and long_side must not decrease, got 60, 48 and 64"),
         ({"cascade_masks": "all"}, "Add --head cascade"),
-        ({"decay_milestones": "8;11"}, "numbers above 0 separated by commas"),
+        ({"decay_milestones": "8;11"}, "numbers greater than 0 separated by commas"),
         ({"backbone": "no_such_net"}, "unknown model 'no_such_net'"),
         ({"backbone": "dla46_c"}, "has no forward_intermediates"),
         ({"data": "nowhere"}, "no such folder: nowhere"),
-        ({"batch_size": 3, "grad_accum_steps": 2}, "do not divide"),
+        ({"batch_size": 3, "grad_accum_steps": 2}, "batch_size (3) must be divisible by"),
     ],
 )
 def test_bad_settings_are_one_sentence(changes: dict[str, Any], message: str, data: Path, tmp_path: Path) -> None:

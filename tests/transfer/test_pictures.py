@@ -39,7 +39,7 @@ def test_the_legend_is_smaller_than_the_picture(
 
 def test_a_note_is_below_and_not_cut() -> None:
     picture = Image.new("RGB", (64, 48), "black")
-    noted = with_note(picture, "12 more objects, less sure, are not drawn")
+    noted = with_note(picture, "12 more objects, with lower scores, are not drawn")
     assert noted.crop((0, 0, 64, 48)).tobytes() == picture.tobytes()
     strip = np.asarray(noted)[48:].min(2)
     assert (strip < 128).any()

@@ -64,15 +64,15 @@ def save_mask(values: np.ndarray, path: Path) -> None:
 
 
 FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "no mask": (lambda root: (root / "train/masks/1.png").unlink(), "1 files .* have no partner .*images/1.png"),
-    "no image": (lambda root: (root / "val/images/1.png").unlink(), "1 files .* have no partner .*masks/1.png"),
+    "no mask": (lambda root: (root / "train/masks/1.png").unlink(), "1 files .* have no counterpart .*images/1.png"),
+    "no image": (lambda root: (root / "val/images/1.png").unlink(), "1 files .* have no counterpart .*masks/1.png"),
     "size": (
         lambda root: [save_mask(np.zeros((9, 9), np.uint8), root / f"train/masks/{n}.png") for n in (0, 2)],
         "2 masks have another size than their images, the first: .*0.png has 9x9 pixels, its image 48x64",
     ),
     "value": (
         lambda root: save_mask(np.full((48, 64), 9, np.uint8), root / "train/masks/0.png"),
-        "1 masks hold values that are no class, the first: .*0.png holds 9, the classes end at 2",
+        "1 masks contain values that are not classes, the first: .*0.png holds 9, the classes end at 2",
     ),
     "colours": (
         lambda root: Image.new("RGB", (64, 48)).save(root / "train/masks/0.png"),
@@ -113,7 +113,7 @@ def test_masks_of_every_kind_are_read_and_counted(tmp_path: Path) -> None:
     assert found["train"].classes == ("background", "rectangle", "disc")
     share = 100 * (3 * 4 / 64 + 1) / 4
     assert found["train"].note() == (
-        f"4 images (1 palette masks, 1 16-bit masks, {share:.1f} % of the pixels ignored, 1 images ignored whole)"
+        f"4 images (1 palette masks, 1 16-bit masks, {share:.1f} % of the pixels ignored, 1 images ignored entirely)"
     )
     for index in (0, 1):
         expected = np.where(classes(index) == 3, IGNORED, classes(index))
@@ -318,7 +318,7 @@ def test_a_whole_run(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     other.mkdir()
     (other / "config.yaml").write_text("job: detect train\n")
     assert main(["report", str(run), str(other)]) == 2
-    assert "`vitlet detect train` and of `vitlet segment train` need reports" in capsys.readouterr().err
+    assert "`vitlet detect train` and of `vitlet segment train` need separate reports" in capsys.readouterr().err
 
 
 def test_resume_is_exact(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,10 +363,13 @@ def test_two_processes_train_as_one_that_accumulates(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"img_size": (30, 64)}, "img_size is 30x64"),
-        ({"rescale_min": 3.0}, "rescale_min and rescale_max are 3 and 2"),
-        ({"test_scales": "0.5,x"}, "test_scales is '0.5,x'"),
+        ({"rescale_min": 3.0}, "rescale_min must be greater than 0 and at most rescale_max, got 3 and 2"),
+        (
+            {"test_scales": "0.5,x"},
+            "test_scales must be numbers greater than 0 separated by commas, such as 8,11, got '0.5,x'",
+        ),
         ({"batch_size": 1}, "each part of a step needs 2 images or more"),
-        ({"auxiliary": -1.0}, "auxiliary is -1; it needs to be 0 or more"),
+        ({"auxiliary": -1.0}, "auxiliary must be at least 0, got -1"),
         ({"model_kwargs": {"patch_size": 12}, "img_size": (48, 96)}, "has no usable grid"),
     ],
 )

@@ -1,1 +1,1 @@
-"""What a model has learned: explanations, probes, reports."""
+"""Analysis of trained models: explanations, probes, reports."""

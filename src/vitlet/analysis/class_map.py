@@ -1,4 +1,4 @@
-"""Where in an image the evidence for a class lies: a gradient-based map for any network, without per-model code.
+"""Class activation maps (Grad-CAM) for any model, without per-model code.
 
 The map is that of Selvaraju et al., "Grad-CAM: Visual Explanations from Deep Networks via Gradient-based Localization",
 ICCV 2017: channels of a token grid weighed by the mean gradient of the class's score, summed, negative parts cut off.
@@ -19,12 +19,12 @@ from vitlet.tokens.views import View
 
 
 class ClassMap(NamedTuple):
-    """Evidence for a class at each place.
+    """Class activation map over the token positions.
 
     Attributes:
         evidence: ``(B, H, W)`` from 0 up; all 0 where nothing speaks for the class.
         logits: ``(B, classes)`` of the same forward pass.
-        from_end: which of the network's grids it was read from, 1 for the last.
+        from_end: which of the model's grids it was read from, 1 for the last.
     """
 
     evidence: Tensor
@@ -35,7 +35,7 @@ class ClassMap(NamedTuple):
 def class_map(backbone: Backbone, images: Tensor, labels: Tensor | None = None) -> ClassMap:
     """The map on the last token grid whose patches the class's score depends on.
 
-    A network that reads its class from a class token takes nothing from the patches of its last block: there, the map
+    A model that reads its class from a class token takes nothing from the patches of its last block: there, the map
     is that of the block before.
 
     Args:
@@ -47,7 +47,7 @@ def class_map(backbone: Backbone, images: Tensor, labels: Tensor | None = None) 
         features = backbone(View(images.detach().clone().requires_grad_(True)), Needs(every_grid=True))
         logits = features.logits
         if logits is None or logits.shape[1] == 0 or not logits.requires_grad:
-            raise VitletError("a class map needs class scores, and this network gives none.")
+            raise VitletError("a class activation map requires class scores, but this model has none.")
         labels = logits.argmax(-1) if labels is None else labels
         score = logits.gather(1, labels[:, None]).sum()
         known = _ancestors(score)
@@ -72,7 +72,7 @@ def _ancestors(score: Tensor) -> set[Node]:
 
 
 def _gradient(score: Tensor, tokens: Tensor, known: set[Node]) -> Tensor | None:
-    """Gradient of the score at a grid that may be a copy, laid out anew, of what the network went on with.
+    """Gradient of the score at a grid that may be a copy, laid out anew, of what the model went on with.
 
     The copy itself has no part in the score. So the gradient is taken at the first operation behind it that has, and
     carried over into the grid's layout by the derivative of the copying: that of its transposed derivative.

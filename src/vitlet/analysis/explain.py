@@ -1,7 +1,7 @@
-"""What a trained network looks at: attention by layer and head, rollout, evidence for a class, places of tokens.
+"""Explanations of a trained model: attention by layer and head, rollout, class activation map, token positions.
 
 Rollout follows Abnar and Zuidema, "Quantifying Attention Flow in Transformers", ACL 2020; the class map and the places
-are in `class_map` and `task_heads`. A network that lacks one of them gets the others, and a sentence.
+are in `class_map` and `task_heads`. A model that lacks one of them gets the others, and a sentence.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from vitlet.training.run_folder import read_config, run_weights
 
 @dataclass(frozen=True)
 class Explanation:
-    """One image seen by one network.
+    """One image seen by one model.
 
     Attributes:
-        pixels: what the network saw, ``(height, width, 3)`` in 0..1.
+        pixels: what the model saw, ``(height, width, 3)`` in 0..1.
         guess: the most likely class and its probability; None without a classifier.
         received: by layer, attention that each place of the grid receives, per head: ``(h, H, W)``.
         rollout: attention traced through all layers, ``(H, W)``; None where attention is within windows.
@@ -46,7 +46,7 @@ class Explanation:
         uniform: by layer, the distance of attention that is spread evenly.
         evidence: for the guess, at each place of a token grid, ``(H, W)`` from 0 up; see `vitlet.analysis.class_map`.
         places: where a task's head puts the tokens; see `vitlet.analysis.task_heads`.
-        left_out: a sentence on each thing that this network does not have.
+        left_out: a sentence on each thing that this model does not have.
     """
 
     pixels: Any
@@ -62,14 +62,14 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Explainer:
-    """A network with its preprocessing, and its localization head if there is one.
+    """A model with its preprocessing, and its localization head if there is one.
 
     Attributes:
         model: on its device, in evaluation mode.
-        preprocess: of its images.
+        preprocess: preprocessing of its images.
         classes: their names; empty without a classifier.
         in_chans: channels of its images.
-        locator: of the same run.
+        locator: locator of the same run.
         no_locator: why there is none.
         temperature: that its logits are divided by, as `vitlet calibrate` found it.
     """
@@ -84,7 +84,7 @@ class Explainer:
 
     @staticmethod
     def of(predictor: Predictor, run: Path) -> Explainer:
-        """From a predictor, and the heads in its run's folder."""
+        """Create from a predictor, with the task heads of its run folder."""
         heads = _locator(run, str(predictor.device))
         own = predictor.model, predictor.preprocess, predictor.classes, predictor.config.in_chans
         return Explainer(*own, *heads, temperature=predictor.temperature)
@@ -141,18 +141,18 @@ class Explainer:
     ) -> tuple[Tensor | None, tuple[str, float] | None]:
         """The class map of the only image, and the class that it is for."""
         if not self.classes:
-            left_out.append("class map: the network was trained without labels and has no classifier.")
+            left_out.append("class activation map: the model was trained without labels and has no classifier.")
             return None, None
         try:
             found = class_map(backbone, batch)
         except VitletError as problem:
-            left_out.append(f"class map: {problem}")
+            left_out.append(f"class activation map: {problem}")
             return None, None
         probability, label = self.probabilities(found.logits[0]).max(-1)
         return found.evidence[0].cpu(), (self.classes[int(label)], float(probability))
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Of the classes, calibrated where the run is."""
+        """Class probabilities, calibrated if the run is."""
         return (logits.float() / self.temperature).softmax(-1)
 
     def file(self, path: Path) -> Explanation:
@@ -169,7 +169,7 @@ def _locator(run: Path, device: str) -> tuple[Locator | None, str]:
 
 
 def received(found: AttentionMap) -> Tensor:
-    """Attention each place receives, by head ``(h, H, W)``: from the class token if there is one, else the mean."""
+    """Attention that each token position receives, by head ``(h, H, W)``: from the class token, else the mean."""
     shape = found.shape
     if shape.prefix and shape.windows == 1:
         flat = found.weights[0, :, 0, shape.prefix :]  # h, N

@@ -19,14 +19,14 @@ from vitlet.tasks.task import Places
 
 @dataclass(frozen=True)
 class Pictures:
-    """The files that were written, and a sentence on each thing that could not be drawn."""
+    """Picture files that were written, and a message for each picture that could not be drawn."""
 
     written: list[Path]
     left_out: list[str]
 
 
 def explain_runs(runs: Sequence[Path], images: Sequence[Path], folder: Path, *, device: str = "auto") -> Pictures:
-    """Pictures of what runs look at: one per run and image, and one of the attention distances of all runs."""
+    """Draw explanations: one picture per run and image, and one of the attention distances of all runs."""
     if folder.exists() and not folder.is_dir():
         raise VitletError(f"{folder} is a file; the pictures need a folder.")
     explained = {
@@ -54,7 +54,7 @@ def explain_runs(runs: Sequence[Path], images: Sequence[Path], folder: Path, *, 
 
 
 def draw_explanation(explanation: Explanation, path: Path) -> None:
-    """The image; evidence for its class, rollout and places of tokens where there are; a row of heads per layer."""
+    """Draw the image, class activation map, rollout and token positions, and a row of attention heads per layer."""
     first = _first_row(explanation)
     heads = max((len(maps) for maps in explanation.received), default=0)
     rows, columns = len(explanation.received) + 1, max(heads + 1, len(first))

@@ -1,4 +1,4 @@
-"""How good frozen features are: nearest neighbours and a linear classifier, by the share of labels they may see."""
+"""Probes of frozen features: k-nearest neighbours and a linear classifier, by the fraction of labels used."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def parse_fractions(text: str) -> tuple[float, ...]:
     except ValueError:
         fractions = ()
     if not fractions or not all(0 < fraction <= 1 for fraction in fractions):
-        raise VitletError(f"fractions are {text!r}; needed are shares above 0 and up to 1, separated by commas.")
+        raise VitletError(f"fractions are {text!r}; they must be greater than 0 and at most 1, separated by commas.")
     return fractions
 
 
@@ -77,7 +77,7 @@ def probe(
     seed: int = 0,
     device: str = "auto",
 ) -> list[ProbeResult]:
-    """Probe the features of a run, and beside them those of random weights and raw pixels if asked for.
+    """Probe the features of a run, and optionally those of random weights and raw pixels.
 
     Labels come from the training images, accuracy from the test images (or the validation images where there are none).
     Of a pre-trained run, whose last blocks serve the tasks, features are the mean tokens of one block: ``layer``, or
@@ -123,7 +123,7 @@ def _choose_layer(layers: list[Tensor], labels: Tensor, neighbours: int, wanted:
         return 0
     if wanted is not None:
         if not 1 <= wanted <= len(layers):
-            raise VitletError(f"layer is {wanted}; the network has blocks 1 to {len(layers)}.")
+            raise VitletError(f"layer must be between 1 and {len(layers)}, the number of blocks, got {wanted}.")
         return wanted - 1
     order = torch.from_numpy(np.random.default_rng(0).permutation(len(labels)))
     held, rest = order[: max(1, len(order) // 5)], order[len(order) // 5 :]
@@ -150,7 +150,7 @@ def extract(
 ) -> tuple[list[Tensor], Tensor]:
     """Features ``(N, features)``, of each block where there is a choice, and labels ``(N,)``.
 
-    Without a network, the pixels themselves.
+    Without a model, the pixels themselves.
     """
     assert config.img_size is not None
     if model is None:
@@ -170,7 +170,7 @@ def extract(
 
 
 def centred(known: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
-    """Both less the mean of the known ones, of unit length; what is said of a query depends on no other query."""
+    """Features minus the mean of the training features, normalized to unit length."""
     mean = known.mean(0)
     return F.normalize(known - mean, dim=1), F.normalize(queries - mean, dim=1)
 

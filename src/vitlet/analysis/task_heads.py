@@ -1,6 +1,6 @@
-"""A run's own task heads, put to use: where do they think that tokens lie?
+"""Token positions predicted by the task heads of a run's checkpoint.
 
-Exported weights hold no heads; the run's checkpoints do, beside the network that they were trained with.
+Exported weights hold no heads; the run's checkpoints do, beside the model that they were trained with.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vitlet.training.terms import make_terms
 
 @dataclass(frozen=True)
 class Locator:
-    """The network of a run's newest checkpoint, in evaluation mode, with the head of a task that locates tokens."""
+    """The model of a run's newest checkpoint, in evaluation mode, with the head of a task that locates tokens."""
 
     objective: Objective
     task: Task
@@ -35,7 +35,7 @@ class Locator:
 
     @staticmethod
     def load(run: Path, *, device: str = "auto") -> Locator:
-        """Read a run folder; a `VitletError` says why a run has no such head."""
+        """Load the head from a run folder; raises `VitletError` if the run has none."""
         config = read_config(run)
         names = [name for name in config.tasks if load_task(name).places is not Task.places]
         if not names:
@@ -44,11 +44,11 @@ class Locator:
                 f"{run} has no localization head: {trained}. Train with --task drloc (or position) to have one."
             )
         if config.fsdp:
-            raise VitletError(f"the heads of {run} are spread over the checkpoint's shards, which is not read here.")
+            raise VitletError(f"the heads of {run} are in a sharded checkpoint, which cannot be read here.")
         checkpoint, damaged = Checkpoints(run / "checkpoints").peek()
         if checkpoint is None:
-            why = "; ".join(damaged) or "its folder 'checkpoints' holds none"
-            raise VitletError(f"the task heads of {run} lie in its checkpoints: {why}.")
+            why = "; ".join(damaged) or "its folder 'checkpoints' is empty"
+            raise VitletError(f"the task heads of {run} are saved in its checkpoints, but {why}.")
         where = find_device(device)
         alone = replace(config, tasks={names[0]: config.tasks[names[0]]})  # other tasks may need a teacher
         objective = _objective(alone, checkpoint).to(where).eval()

@@ -1,4 +1,4 @@
-"""Backbones: any network becomes `Features`, without code for a particular model."""
+"""Backbones: any model becomes `Features`, without code for a particular model."""
 
 from vitlet.backbones.base import Backbone, model_img_size
 from vitlet.backbones.layer_backbone import LayerBackbone

@@ -1,4 +1,4 @@
-"""The base of all backbones: a network, the size of its images, and the sizes of its token grids."""
+"""The base of all backbones: a model, the size of its images, and the sizes of its token grids."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from vitlet.errors import VitletError, first_line
 from vitlet.tokens.features import Features, GridShape, Needs, Shapes
 from vitlet.tokens.views import PlainView, View, ViewMaker
 
-SAME_SIZE = " Pass the img_size and in_chans that the model was made with."
+SAME_SIZE = " Pass the img_size and in_chans that the model was created with."
 OTHER_SIZE = (
-    " This view has another size than the images: make a model that takes any, with model_kwargs dynamic_img_size=true"
+    " This view has another size than the images: create a model that takes any size, with model_kwargs"
+    " dynamic_img_size=true"
     " for timm's ViT, DeiT and EVA, strict_img_size=false for its Swin; most convolutional networks do."
 )
 
 
 class Backbone(nn.Module):
-    """A network and the size of the images it is given.
+    """A model and the size of the images it is given.
 
     Args:
-        model: the network; its own ``state_dict`` never gains a key.
+        model: the model; its own ``state_dict`` never gains a key.
         img_size: side, or ``(height, width)``, of the images.
         in_chans: channels of the images.
     """
@@ -35,7 +36,7 @@ class Backbone(nn.Module):
         sides = (img_size, img_size) if isinstance(img_size, int) else img_size
         if not isinstance(sides, (tuple, list)) or len(sides) != 2 or not all(_is_side(side) for side in sides):
             raise VitletError(
-                f"img_size is {img_size!r}; needed is a side in pixels, or (height, width), such as img_size=224 or"
+                f"img_size is {img_size!r}; it must be a side in pixels, or (height, width), such as img_size=224 or"
                 " img_size=(64, 96)."
             )
         self.img_size = (int(sides[0]), int(sides[1]))
@@ -50,7 +51,7 @@ class Backbone(nn.Module):
 
         Args:
             needs: what is asked for.
-            view: what the network sees.
+            view: what the model sees.
             least: the fewest tokens along a side; 1 where no task looks at them.
         """
         seen = view(self._empty())
@@ -71,7 +72,7 @@ class Backbone(nn.Module):
 
     @contextmanager
     def _explained(self, height: int, width: int) -> Iterator[None]:
-        """Inside, the network's own complaint about images of this size becomes a sentence."""
+        """Inside, the model's own complaint about images of this size becomes a sentence."""
         try:
             yield
         except VitletError:
@@ -100,7 +101,7 @@ class Backbone(nn.Module):
                 module.training = mode
 
     def describe(self) -> str:
-        """The network's name in sentences."""
+        """The model's name in sentences."""
         config = getattr(self.model, "pretrained_cfg", None) or {}
         return str(config.get("architecture") or type(self.model).__name__)
 

@@ -1,4 +1,4 @@
-"""Which layers of a network have an attention map over its token grid: found by running it once."""
+"""Finds the layers of a model that have an attention map over the token grid, by running it once."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Layer:
     """A layer whose attention is a map over the token grid.
 
     Attributes:
-        path: of the module that makes the call, and `call`, which of its attention calls it is.
-        shape: of the map.
+        path: path of the module that makes the call, and `call`, which of its attention calls it is.
+        shape: shape of the map.
         cells, visible: as in `AttentionMap`.
     """
 
@@ -46,7 +46,7 @@ class Layer:
         return AttentionTap(model.get_submodule(self.path), self.call, explicit_tokens)
 
     def read(self, caught: Caught, view: View) -> AttentionMap:
-        """What was caught, with places."""
+        """The attention maps of the last forward pass, with token coordinates."""
         coords = view.coords(self.shape.height, self.shape.width)  # 1 or B, cells, 2
         cells = None if self.cells is None else self.cells.to(coords.device)
         visible = None if self.visible is None else self.visible.to(coords.device)
@@ -59,7 +59,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Survey:
-    """What a network's attention is like at one image size: maps over the grid, and what else there is, in words."""
+    """Attention layers of a model at one image size: maps over the grid, and a description of the others."""
 
     layers: tuple[Layer, ...]
     others: tuple[str, ...]
@@ -69,7 +69,7 @@ class Survey:
         return {index: self.layers[index].read(tap.take(), view) for index, tap in taps.items()}
 
     def resolve(self, asked: Sequence[int] | str, model: str) -> tuple[int, ...]:
-        """Indices from 0 of the layers asked for, in order."""
+        """Indices (from 0) of the requested layers, in order."""
         count = len(self.layers)
         if not count:
             found = "; ".join(self.others) or "no attention at all"
@@ -85,7 +85,7 @@ class Survey:
                 number = int(index) + 1 if int(index) >= 0 else int(index)
                 raise VitletError(
                     f"there is no attention layer {number} in {model}: it has {count} with a map over the token grid."
-                    f" Ask for 1 to {count}, or -1 for the last."
+                    f" Use 1 to {count}, or -1 for the last."
                 )
         return tuple(sorted({int(index) % count for index in asked}))
 
@@ -105,7 +105,7 @@ class _Call:
 
     @property
     def reason(self) -> str:
-        """Why the weights are no map over places, whatever their shape."""
+        """Reason why the weights are not a map over token positions."""
         kinds = [type(module).__name__ for _, module, _ in self.stack]
         return next((NOT_OVER_PLACES[kind] for kind in reversed(kinds) if kind in NOT_OVER_PLACES), "")
 
@@ -154,7 +154,7 @@ class _SurveyMode(TorchFunctionMode):
 
 
 def survey(model: Any, images: Tensor, grids: set[tuple[int, int]] | None = None) -> Survey:
-    """Run a network on these images (several, so that their number shows) and sort its attention calls.
+    """Run a model on these images (several, so that their number shows) and sort its attention calls.
 
     Args:
         model: any module if its ``grids`` (rows and columns) are known, else a timm model, which is asked for them.

@@ -20,7 +20,7 @@ MOST_EXTRA = 8
 FEWEST_CHANNELS = 4
 """A tensor of fewer channels, such as a pooled sequence seen from the side, is no token grid."""
 RESAMPLING = (nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.Upsample)
-"""What these give has the size that was asked for, not that of the network's tokens."""
+"""What these give has the size that was asked for, not that of the model's tokens."""
 CORNERS = ((0, 0), (-1, -1), (0, -1), (-1, 0))
 """Pixels that are lit, each in an image of its own."""
 PROBES = 1 + len(CORNERS) + 2
@@ -31,11 +31,11 @@ SAMPLED = 64
 
 @dataclass(frozen=True)
 class GridPlace:
-    """Where a module's token grid is.
+    """Layer, layout and size of a module's token grid.
 
     Attributes:
         layer: name, as in ``model.named_modules()``.
-        layout: of its output; ``auto`` reads it from the shape and refuses what is ambiguous.
+        layout: layout of its output; ``auto`` reads it from the shape and refuses what is ambiguous.
         prefix, suffix: class and register tokens in front of, and behind, the others in a sequence.
         rows, height: rows of tokens that images of this height had in evaluation; 0 where that is not known.
     """
@@ -82,13 +82,14 @@ class GridPlace:
         return abs(rows - height * self.rows / self.height) <= slack
 
     def refusal(self, found: str, height: int, width: int) -> VitletError:
-        """What to say where `read` finds no grid in an output, given in words."""
+        """The error for an output in which `read` finds no grid."""
         what = f"the output of layer {self.layer!r} is {found}, which cannot be read as a grid over"
-        advice = "Name another layer, or say its layout ('NCHW', 'NHWC', 'NLC') and prefix_tokens."
+        advice = "Name another layer, or pass its layout ('NCHW', 'NHWC', 'NLC') and prefix_tokens."
         if self.rows:
             advice = (
                 f"In evaluation it had {self.rows} rows of tokens on images {self.height} pixels high. Where the model"
-                " drops tokens in training, as with timm's patch_drop_rate, turn that off: those left have no places."
+                " drops tokens in training, as with timm's patch_drop_rate, turn that off: the remaining ones have no"
+                " known position."
             )
         return VitletError(f"{what} {height}x{width} images with {self.prefix} prefix tokens. {advice}")
 
@@ -107,7 +108,7 @@ def grid_rows(tokens: int, height: int, width: int) -> int:
 
 
 def require_layer(model: nn.Module, layer: str, name: str) -> nn.Module:
-    """The layer of that name, or a sentence with the nearest one."""
+    """The layer of that name; `VitletError` with the nearest name if there is none."""
     layers: dict[str, nn.Module] = dict(model.named_modules())
     if layer not in layers or not layer:
         raise VitletError(
@@ -192,7 +193,7 @@ class _Walk:
     def _trouble(self, sequence: Tensor, grid: Tensor) -> str:
         """Why the tokens of a sequence, read as a grid, are not where they seem to be; nothing where they are."""
         if _wanders(*grid[-2:].flatten(2).transpose(1, 2)):
-            return "change places from one run to the next, in evaluation too, as where images are masked at random"
+            return "change positions between runs, even in evaluation, as with random masking"
         length = int(sequence.shape[1])
         changed = (sequence[1:-2] - sequence[:1]).abs().sum(2).count_nonzero(1).tolist()  # tokens, by light
         corners = [grid[:, :, row, column] for row, column in CORNERS]
@@ -203,7 +204,7 @@ class _Walk:
             self.in_order[length] = True
         if self.in_order.get(length, True):
             return ""
-        return "are not in the order of the image, row by row: a light in one of its corners is noticed elsewhere"
+        return "are not in the order of the image, row by row: a change in one corner shows up at another token"
 
     def place(self, name: str, tensor: Tensor) -> GridPlace | None:
         """How to read this output: as it was said, else as the first layers showed, else by the fewest extra tokens."""
@@ -230,7 +231,7 @@ def find_grid(
     layout: GridLayout = "auto",
     prefix: int | None = None,
 ) -> GridPlace:
-    """Where a module's token grid is: in this layer, or in the last layer that has one.
+    """Find a module's token grid: in the named layer, or in the last layer that has one.
 
     A module whose answer is itself a map, as in segmentation, is read at the coarsest grid, the bottom of its U. A
     linear layer to another width, behind the last block or norm, is passed over.
@@ -238,7 +239,7 @@ def find_grid(
     Args:
         model: in evaluation mode.
         images: one empty image ``(1, channels, height, width)``; it is run seven times over.
-        name: of the model, for sentences.
+        name: name of the model, for messages.
         layer: by name, or None: to be found.
         layout, prefix: where they are known.
     """
@@ -260,12 +261,12 @@ def find_grid(
     if found is None:
         raise VitletError(
             f"{name} has no layer whose output can be read as a token grid over {height}x{width} images. Name one with"
-            " layer=..., and say its layout ('NCHW', 'NHWC', 'NLC') and prefix_tokens."
+            " layer=..., and pass its layout ('NCHW', 'NHWC', 'NLC') and prefix_tokens."
         )
     if found.trouble:
         raise VitletError(
             f"the tokens of layer {found.place.layer!r} of {name} {found.trouble}. Tasks need to know where each token"
-            " is: name a layer whose tokens are in order, or use a network that keeps them so."
+            " is: name a layer whose tokens are in order, or use a model that preserves the order."
         )
     return found.place
 

@@ -22,8 +22,11 @@ class LayerBackbone(Backbone):
         layer: name of the layer, as in ``model.named_modules()``.
         img_size: size of the images.
         in_chans: channels of the images.
-        layout: of the layer's output; ``auto`` reads it from the shape and refuses what is ambiguous.
-        prefix_tokens: class and register tokens in front of a token sequence.
+        layout: layout of the layer's output; ``auto`` infers it from the shape, and refuses ambiguous ones.
+        prefix_tokens: number of class and register tokens in front of a token sequence.
+
+    Example:
+        >>> backbone = vitlet.LayerBackbone(torchvision.models.resnet18(num_classes=10), layer="layer4", img_size=64)
     """
 
     def __init__(
@@ -51,7 +54,7 @@ class LayerBackbone(Backbone):
         self._hook.remove()
 
     def shapes(self, needs: Needs = Needs(), view: ViewMaker = PlainView(), *, least: int = 2) -> Shapes:
-        """As in `Backbone`; remembers the rows of tokens, to know when some are missing."""
+        """See `Backbone`; also records the number of token rows, to detect missing tokens."""
         shapes = super().shapes(needs, view, least=least)
         if not self.place.rows:
             height = int(view(self._empty()).images.shape[2])
@@ -61,12 +64,12 @@ class LayerBackbone(Backbone):
     def forward(self, view: View, needs: Needs = Needs()) -> Features:
         if needs.attention:
             raise VitletError(
-                "a model known by one layer shows no attention: found a task that needs attention maps. Use a timm"
-                " model with vitlet.TimmBackbone; `vitlet models --attention` lists those that have them."
+                "LayerBackbone has no attention maps, but a task needs them. Use a timm"
+                " model with vitlet.TimmBackbone; `vitlet models --attention` lists models that have them."
             )
         if needs != Needs():
             raise VitletError(
-                "a model known by one layer has one grid: found a task that needs several, or one before and after a"
+                "LayerBackbone has one grid, but a task needs several, or one before and after a"
                 " norm. Name the layer that is wanted and leave the task's tap and variant at one grid."
             )
         self._running = True

@@ -1,7 +1,7 @@
-"""Attention maps out of any network, without changing what it computes and without per-model code.
+"""Attention maps out of any model, without changing what it computes and without per-model code.
 
 Attention is two things to PyTorch: a call of ``scaled_dot_product_attention``, or a softmax over the last axis of
-scores. `find_attention` finds the calls of a network whose result is a map over the grid. An `AttentionTap` then
+scores. `find_attention` finds the calls of a model whose result is a map over the grid. An `AttentionTap` then
 watches the one module that makes such a call: a small map is computed openly and handed on, of a large one only queries
 and keys are kept. All other modules run as they are, on their fused kernels. Nothing enters a state dict.
 """
@@ -46,7 +46,7 @@ class SdpaCall(NamedTuple):
 
     @property
     def factor(self) -> float:
-        """What scores are multiplied with."""
+        """Scale of the attention scores."""
         return self.query.shape[-1] ** -0.5 if self.scale is None else self.scale
 
     @property
@@ -56,7 +56,7 @@ class SdpaCall(NamedTuple):
         return alike and self.attn_mask is None and not self.is_causal and not self.dropout_p
 
     def openly(self) -> tuple[Tensor, Tensor]:
-        """What the call computes, and the map (before dropout)."""
+        """Output of the attention call, and its map (before dropout)."""
         key, value, mask = self.key, self.value, self.attn_mask
         if self.enable_gqa:
             groups = self.query.shape[-3] // key.shape[-3]
@@ -190,12 +190,12 @@ class AttentionTap:
         self.tapped.taps.append(self)
 
     def take(self) -> Caught:
-        """What was caught, once."""
+        """The recorded map; cleared by this call."""
         kept, self.kept = self.kept, None
         if kept is None:
             raise VitletError(
                 f"no attention was caught in {type(self.tapped.module).__name__}: it made no attention call number"
-                f" {self.call + 1} in the last forward pass, as it did when the task was built. Build the task anew"
+                f" {self.call + 1} in the last forward pass, as it did when the task was built. Build the task again"
                 " where the model has changed since."
             )
         return kept

@@ -24,10 +24,14 @@ class TimmBackbone(Backbone):
     """Features of a timm model: one ``forward_intermediates`` call, then ``forward_head`` for the logits.
 
     Args:
-        model: a timm model, or one that obeys timm's contract.
-        img_size: size of the images; by default the size the model's configuration names.
-        in_chans: channels of the images; by default the model's own.
-        explicit_tokens: of attention: up to this many tokens a map is computed openly, beyond never written down.
+        model: a timm model, or one with timm's interface.
+        img_size: size of the images (default: from the model's configuration).
+        in_chans: channels of the images (default: the model's).
+        explicit_tokens: number of tokens up to which attention maps are computed explicitly; beyond, they are streamed
+            in blocks of rows to save memory.
+
+    Example:
+        >>> backbone = vitlet.TimmBackbone(timm.create_model("resnet18", num_classes=10), img_size=64)
     """
 
     def __init__(
@@ -76,7 +80,7 @@ class TimmBackbone(Backbone):
             raise VitletError(
                 f"{self.describe()} gives tokens of {maps[-1].shape[1]} channels, which in evaluation had"
                 f" {self._channels}: tokens are missing. Where the model drops them in training, as with timm's"
-                " patch_drop_rate, turn that off: those left have no places."
+                " patch_drop_rate, turn that off: the remaining ones have no known position."
             )
         shown = level_maps(model, levels, outputs, maps)
         grids = tuple(Grid(tokens, view.coords(*tokens.shape[2:])) for tokens in shown)
@@ -129,5 +133,5 @@ class TimmBackbone(Backbone):
             return grid
         raise VitletError(
             f"{self.describe()} hands its head {shape_of(final)}, which is not its {height}x{width} token grid:"
-            " tokens after the final norm cannot be had. Use tap 'before_norm'."
+            " tokens after the final norm are not available. Use tap 'before_norm'."
         )

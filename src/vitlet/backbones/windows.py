@@ -1,4 +1,4 @@
-"""Which tokens a window of attention holds: the one thing about networks that no common contract tells.
+"""Assignment of tokens to attention windows, which no common interface of models describes.
 
 The table below names the blocks that cut a grid into windows and where they keep the sizes. Blocks that are not in it
 are taken to attend over their whole grid, and are refused if the shape of their attention says otherwise.
@@ -20,13 +20,13 @@ Stack = Sequence[tuple[str, nn.Module, tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class Windows:
-    """How a grid is cut.
+    """Partition of a token grid into windows.
 
     Attributes:
         size: rows and columns of a window.
         shift: cells by which the grid is rolled up and to the left first.
         strided: a window holds tokens at equal strides over the whole grid, not neighbours.
-        layout: of the block's input.
+        layout: layout of the block's input.
     """
 
     size: tuple[int, int]
@@ -94,8 +94,8 @@ NOT_OVER_PLACES = {
     "CrossCovarianceAttn": "attends over channels",
     "ChannelAttention": "attends over channels",
     "ChannelAttentionV2": "attends over channels",
-    "HSMSSD": "mixes states, not places",
-    "MaskUnitAttention": "keeps its tokens in another order than the grid",
+    "HSMSSD": "mixes states, not token positions",
+    "MaskUnitAttention": "has its tokens in another order than the grid",
 }
 """Attention whose shape could pass for a map over the grid."""
 

@@ -1,4 +1,4 @@
-"""What `vitlet train` does without data: the settings that are chosen for handwritten digits, and what tasks bring."""
+"""Demo of `vitlet train` without DATA: automatic settings on handwritten digits, then the effect of tasks."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from vitlet.training.loop import train
 
 SEEDS = 4
 PER_CLASS = 20
-"""Labelled images of each digit, for what the tasks bring: they matter where there are few."""
+"""Labelled images of each digit in the comparison of tasks, which matter most where there are few."""
 
 ARMS: Mapping[str, Mapping[str, TaskConfig]] = {
-    "labels only": {},
-    "labels + spatial tasks": {"sprel": TaskConfig(1.0), "position": TaskConfig(1.0)},
+    "baseline (cross-entropy only)": {},
+    "baseline + spatial tasks": {"sprel": TaskConfig(1.0), "position": TaskConfig(1.0)},
 }
 
 
@@ -47,23 +47,26 @@ def digits_config() -> RunConfig:
 
 
 def few_digits_config() -> RunConfig:
-    """The same on few labels, in smaller batches."""
+    """Settings for few labels, with smaller batches."""
     return replace(digits_config(), per_class=PER_CLASS, batch_size=32, val_interval=10, checkpoint_epochs=None)
 
 
 def demo(root: Path = Path("runs"), *, epochs: int = 8, seeds: int = SEEDS) -> dict[str, list[float]]:
     """Train with what is chosen, then a small ViT with and without tasks; a table and one picture."""
-    torch.set_num_threads(1)  # so small a network gets slower with more
+    torch.set_num_threads(1)  # so small a model gets slower with more
     number = 1
     while (root / f"demo-{number}").exists():
         number += 1
     folder = root / f"demo-{number}"
     say("No DATA given: scikit-learn's handwritten digits.")
-    say(f"1. What `vitlet train digits --epochs {epochs}` chooses and reaches:")
+    say(f"1. `vitlet train digits --epochs {epochs}`, with automatic settings:")
     asked = RunConfig(data="digits", epochs=epochs, output=str(folder / "chosen"))
     choice = choose(asked, {"epochs": epochs})
     print_result(train(choice.config, choice=choice))
-    say(f"2. What tasks bring: a small ViT on {10 * PER_CLASS} labelled digits, {seeds} seeds with tasks and without:")
+    say(
+        f"2. The effect of tasks: a small ViT on {10 * PER_CLASS} labelled digits, {seeds} seeds with tasks and"
+        " without:"
+    )
     found: dict[str, list[float]] = {name: [] for name in ARMS}
     for seed in range(seeds):
         for name, tasks in ARMS.items():
@@ -77,7 +80,8 @@ def demo(root: Path = Path("runs"), *, epochs: int = 8, seeds: int = SEEDS) -> d
 
 def _accuracy(seed: int, name: str, tasks: Mapping[str, TaskConfig], folder: Path) -> float:
     """Test accuracy of one run, in percent; its progress is not printed."""
-    output = str(folder / f"{name.replace(' ', '').replace('+', '-')}-{seed}")
+    short = name.partition(" (")[0].replace(" ", "").replace("+", "-")
+    output = str(folder / f"{short}-{seed}")
     config = replace(few_digits_config(), seed=seed, tasks=tasks, output=output)
     with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
         result = train(config)
@@ -100,7 +104,7 @@ def draw_demo(found: Mapping[str, Sequence[float]], picture: Path) -> None:
             )
     axis.set_xticks(range(len(found)), list(found))
     axis.set(xlim=(-0.5, len(found) - 0.3), ylabel="accuracy on test images, %")
-    axis.set_title(f"A small ViT on {10 * PER_CLASS} labelled digits: a line for each seed, mean and 95 % interval")
+    axis.set_title(f"A small ViT on {10 * PER_CLASS} labelled digits: one line per seed, mean and 95 % interval")
     axis.title.set_fontsize(9)
     axis.grid(alpha=0.3)
     save_figure(figure, picture)

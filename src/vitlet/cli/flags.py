@@ -6,96 +6,68 @@ No torch here: ``--help`` and a mistyped flag answer at once.
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Sequence
 from dataclasses import MISSING
-from functools import partial
-from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
 
+from vitlet.cli.parser import HelpAll, HelpTask
+from vitlet.cli.parser import Parser as Parser  # commands import it from here
 from vitlet.config import PRESET, TERM_OPTIONS, BaseConfig, RunConfig
-from vitlet.config.setting import TASK, Group, Settings
-from vitlet.errors import VitletError, nearest
+from vitlet.config.setting import AUG, CHECKPOINTS, DATA, HARDWARE, MODEL, OPTIM, RUN, TASK, Group, Settings
+from vitlet.errors import VitletError
 from vitlet.tasks import TASKS
 from vitlet.tasks.declared import declared_options, declared_weight, require_task
-from vitlet.values import Names
+from vitlet.values import ImageSize, Names
 
-USUAL: dict[str, dict[str, Any]] = {
-    "run": {"metavar": "RUN", "help": "run folder"},
-    "runs": {"metavar": "RUN", "nargs": "+", "help": "run folders; several are compared"},
-    "--data-dir": {"help": "of DATA: folder of named datasets, or of the images that a table lists"},
-    "--device": {"default": "auto", "help": "auto, cpu, cuda, cuda:1, mps [auto]"},
-    "--json": {"action": "store_true", "help": "print JSON"},
+FIRST = {
+    *("data", "model", "backbone", "head", "pretrained", "img_size", "minutes", "epochs", "batch_size", "lr", "seed"),
+    *("aug", "task", "device", "output", "resume", "config"),
 }
-"""Arguments that mean the same to several commands."""
+"""The settings that ``--help`` shows; the others are shown by ``--help-all``."""
+
+GROUP_ORDER = (DATA, MODEL, OPTIM, AUG, TASK, HARDWARE, CHECKPOINTS, RUN)
+"""The groups of settings as ``--help`` lists them."""
 
 
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence, with the nearest known flag."""
-
-    def __init__(self, prog: str, description: str | None = None, **options: Any) -> None:
-        wider = partial(argparse.HelpFormatter, max_help_position=34, width=118)
-        super().__init__(prog, description=description, allow_abbrev=False, formatter_class=wider, **options)
-
-    def add_usual(self, *names: str) -> None:
-        """Add arguments of `USUAL`."""
-        for name in names:
-            self.add_argument(name, **USUAL[name])
-
-    def error(self, message: str) -> NoReturn:
-        """Turn argparse's complaint into ours."""
-        raise VitletError(f"{message}. See `{self.prog} --help`.")
-
-    def parse_all(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Parse, and refuse anything unknown by its nearest name."""
-        namespace, unknown = self.parse_known_args(arguments)
-        if unknown:
-            flag = next((word for word in unknown if word.startswith("-")), unknown[0]).partition("=")[0]
-            if flag.startswith("-"):
-                known = [name for action in self._actions for name in action.option_strings]
-                raise VitletError(f"unknown flag {flag}.{nearest(flag, known)} See `{self.prog} --help`.")
-            raise VitletError(f"unexpected argument {flag!r}.{_spaced(arguments)} See `{self.prog} --help`.")
-        return namespace
-
-
-def _spaced(words: Sequence[str]) -> str:
-    """A hint where words next to each other are a path that has spaces."""
-    parts = (" ".join(words[start:end]) for start in range(len(words)) for end in range(start + 2, len(words) + 1))
-    path = next((part for part in parts if Path(part).exists()), None)
-    return f" A path with spaces needs quotes: {shlex.quote(path)}." if path else ""
-
-
-def add_run_flags(parser: Parser, kind: type[BaseConfig] = RunConfig) -> None:
-    """DATA, ``-c``, one flag per setting of this kind of run, ``--task`` and the tasks' own flags."""
+def add_run_flags(parser: Parser, kind: type[BaseConfig] = RunConfig) -> dict[Group, Any]:
+    """DATA, ``-c``, one flag per setting of this kind of run, ``--task`` and the tasks' own flags; the groups."""
     about = next(str(item.metadata["help"]) for item in kind.settings() if item.name == "data")
     parser.add_argument("data", metavar="DATA", nargs="?", default=argparse.SUPPRESS, help=about)
-    parser.add_argument("-c", "--config", metavar="FILE", help="YAML file with the same keys; flags override it")
-    tasks = add_settings(parser, kind).get(TASK) or parser.add_argument_group(TASK.title)
-    about = "a task beside the labels, at its suggested weight or another; or none; repeatable"
+    parts = add_settings(parser, kind)
+    file = "YAML file of settings, such as a run's config.yaml; flags override it"
+    parts[RUN].add_argument("-c", "--config", metavar="FILE", help=file)
+    about = "auxiliary task and its weight; repeatable; none for none"
     how: dict[str, Any] = {"metavar": "NAME[=WEIGHT]", "action": "append", "default": argparse.SUPPRESS}
-    tasks.add_argument("--task", help=f"{about} ({', '.join(TASKS)})", **how)
+    parts[TASK].add_argument("--task", help=f"{about} ({', '.join(TASKS)})", **how)
     for name in TASKS:
         try:
             options = declared_options(name) | TERM_OPTIONS
-        except VitletError:  # of a package that is broken: said when its task is asked for, and by `vitlet tasks`
+        except VitletError:  # an installed package is broken: reported where its task is used, and by `vitlet tasks`
             continue
         for key, option in options.items():
-            _add_flag(tasks, [], f"{name}.{key}", option.hint, option.help, option.default)
+            _add_flag(parts[TASK], [], f"{name}.{key}", option.hint, option.help, option.default)
+    parser.hidden |= {action.dest for group in parts.values() for action in group._group_actions} - FIRST
+    more: dict[str, Any] = {"nargs": 0, "default": argparse.SUPPRESS, "help": "show all options but those of the tasks"}
+    parser.help_group.add_argument("--help-all", action=HelpAll, **more)
+    more = {"metavar": "NAME", "default": argparse.SUPPRESS, "help": "show the options of a task, such as drloc"}
+    parser.help_group.add_argument("--help-task", action=HelpTask, **more)
+    return parts
 
 
 def add_settings(parser: Parser, kind: type[Settings]) -> dict[Group, Any]:
-    """One flag per setting but DATA, by group, that of tasks last; returns these parts of ``--help``."""
-    hints, parts = get_type_hints(kind), {}
-    for item in sorted(kind.settings(), key=lambda item: item.metadata["group"] is TASK):
-        group, short = item.metadata["group"], item.metadata["flag"]
-        if group not in parts:
-            parts[group] = parser.add_argument_group(group.title)
+    """One flag per setting but DATA, in groups; returns the groups, those of a run in the order of `GROUP_ORDER`."""
+    hints, items = get_type_hints(kind), kind.settings()
+    found = dict.fromkeys(item.metadata["group"] for item in items)
+    run = [group for group in GROUP_ORDER if issubclass(kind, BaseConfig)]
+    parts = {group: parser.add_argument_group(group.title) for group in [*run, *(found.keys() - set(run))]}
+    for item in items:
         if item.name != "data":
             default = None if item.default is MISSING else item.default
-            names = [short] if short else []
-            _add_flag(parts[group], names, item.name, hints[item.name], item.metadata["help"], default)
+            names = [item.metadata["flag"]] if item.metadata["flag"] else []
+            group = parts[item.metadata["group"]]
+            _add_flag(group, names, item.name, hints[item.name], item.metadata["help"], default)
     return parts
 
 
@@ -108,7 +80,7 @@ def run_settings(namespace: argparse.Namespace) -> dict[str, Any]:
     if entries == ["none"]:
         values = {key: value for key, value in values.items() if key not in TASKS} | {"task": {}}
     elif "none" in entries:
-        raise VitletError("--task none means no task at all; leave it out, or the others.")
+        raise VitletError("--task none cannot be combined with other tasks; leave it out, or the others.")
     elif entries and isinstance(stored, dict):
         values["task"] = stored | dict(map(_weighted, entries))
     if "aug" in given and given["aug"] != values.get("aug", given["aug"]):
@@ -137,10 +109,19 @@ def _weighted(entry: str) -> tuple[str, str | float]:
     return name, weight or declared_weight(name)
 
 
+METAVARS = {
+    "cache_dir": "DIR", "class_list": "FILE", "data_dir": "DIR", "device": "NAME", "group_by": "PATTERN", "init": "RUN",
+    "model": "NAME", "backbone": "RUN", "opt": "NAME", "opt_betas": "B1,B2", "output": "DIR", "resume": "RUN",
+    "class_weights": "X,X,...", "decay_milestones": "N,N,...", "test_scales": "X,X,...",
+}  # fmt: skip
+"""What stands for the value of a setting in a help text; for the others its type says enough."""
+
+
 def _add_flag(group: Any, short: list[str], key: str, hint: Any, about: str, default: Any) -> None:
     """The flag of a setting or of a task's option; not given, it leaves no trace in the parsed arguments."""
     base = hint if get_origin(hint) is Literal else next(iter(get_args(hint)), hint)
-    shown = about if default is None or "default" in about else f"{about} [{default}]"
+    plain = default is None or default is False or default == {} or "default" in about
+    shown = about.rstrip(".") if plain else f"{about.rstrip('.')} (default: {_written(default)})"
     names = [*short, "--" + key.replace("_", "-")]
     options: dict[str, Any] = {"dest": key, "default": argparse.SUPPRESS, "help": shown.replace("%", "%%")}
     if base is bool:
@@ -151,8 +132,18 @@ def _add_flag(group: Any, short: list[str], key: str, hint: Any, about: str, def
         options |= {"nargs": "+", "metavar": "NAME"}
     else:
         words = "|".join(map(str, get_args(base))) if get_origin(base) is Literal else ""
-        options["metavar"] = words or key.rpartition(".")[2].upper()
+        usual = {int: "N", float: "X", ImageSize: "SIZE"}.get(base, key.rpartition(".")[2].upper())
+        options["metavar"] = words or METAVARS.get(key, usual)
     group.add_argument(*names, **options)
+
+
+def _written(default: Any) -> str:
+    """A default as it would be typed."""
+    if isinstance(default, tuple):
+        return "x".join(map(str, default))
+    if default is True:
+        return "on"
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def _pairs(entries: Sequence[str]) -> dict[str, Any]:
@@ -165,5 +156,7 @@ def _pairs(entries: Sequence[str]) -> dict[str, Any]:
         try:
             values[name] = yaml.safe_load(listed.replace("(", "[").replace(")", "]") if "," in value else value)
         except Exception as error:  # beside YAML's own errors those of numbers, dates and nesting
-            raise VitletError(f"--model-kwargs {entry}: {value} is no value; lists are written 2,2,6.") from error
+            raise VitletError(
+                f"--model-kwargs {entry}: {value} is not a valid value; lists are written 2,2,6."
+            ) from error
     return values

@@ -1,4 +1,4 @@
-"""Which image files the words of a command mean: files, folders, patterns, or a list from standard input."""
+"""Image files from command-line arguments: files, folders, patterns, or a list on standard input."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _meant(word: str, listed: Iterable[str], others: list[Path]) -> list[Path]:
         files = [each for each in path.rglob("*") if each.is_file() and not is_hidden(each.relative_to(path))]
         found = [each for each in files if each.suffix.lower() in IMAGE_SUFFIXES]
         others += sorted({*files} - {*found})
-        problem = f"the folder {path} holds no images ({describe_others(others) or 'it is empty'})."
+        problem = f"the folder {path} contains no images ({describe_others(others) or 'it is empty'})."
     elif not path.exists() and glob.has_magic(word):
         named = glob.glob(word, recursive=True)  # noqa: PTH207  a pattern may be absolute
         found, problem = [Path(each) for each in named if Path(each).is_file()], f"no file matches {word!r}."

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def print_result(result: RunResult[Scores]) -> None:
-    """A run's final numbers, where it lies, and its warnings."""
+    """Print a run's final scores, folder and warnings."""
     rows = {name: scores for name, scores in (("validation", result.val), ("test", result.test)) if scores is not None}
     if rows:
         table = _table("images", "top-1 %", "top-5 %", "balanced %", "loss", first="split")
@@ -44,12 +44,12 @@ def print_result(result: RunResult[Scores]) -> None:
     for name, value in result.tasks.items():
         say(f"{name}: {value:.3f}")
     if result.val is not None:
-        say(f"best of its epochs on the validation images: {result.best_epoch}")
+        say(f"best epoch on the validation images: {result.best_epoch}")
     _print_end(result)
 
 
 def print_measured(result: RunResult[Any]) -> None:
-    """The same of a run whose numbers are of another kind: a row for each number."""
+    """Print the final scores of a detection or segmentation run: a row per metric."""
     splits = {name: one.to_dict() for name, one in (("validation", result.val), ("test", result.test)) if one}
     table = _table(*splits, first="number")
     for key in next(iter(splits.values()), {}):
@@ -58,7 +58,7 @@ def print_measured(result: RunResult[Any]) -> None:
         )
     if splits:
         Console().print(table)
-        say(f"best of its epochs on the validation images: {result.best_epoch}")
+        say(f"best epoch on the validation images: {result.best_epoch}")
     for name, value in result.tasks.items():
         say(f"{name}: {value:.3f}")
     _print_end(result)
@@ -77,7 +77,7 @@ def _print_end(result: RunResult[Any]) -> None:
 
 
 def print_search(path: Path, record: SearchRecord) -> None:
-    """What a search tried, what is used of it, and where it is."""
+    """Print the members of a search, what is used of it, and its folder."""
     table = _table("tasks", "minutes", "validation %", "weight", first="member")
     for member in record.members:
         tasks = ", ".join(f"{name}={weight:g}" for name, weight in member.tasks.items()) or "none"
@@ -105,7 +105,7 @@ def demo_table(found: Mapping[str, Sequence[float]]) -> None:
         own, gain = ("n/a", "n/a") if len(values) < 2 else (_with_interval(student(each)) for each in (values, gains))
         table.add_row(_cell(name), str(len(values)), own, "" if values is base else gain)
     Console().print(table)
-    say("Means over seeds with 95 % intervals (Student's); gains are differences of the same seed.")
+    say("Means over seeds with 95 % intervals (Student's t); gains are paired differences between equal seeds.")
 
 
 def _with_interval(found: Interval) -> str:
@@ -113,7 +113,7 @@ def _with_interval(found: Interval) -> str:
 
 
 def print_scores(what: str, scores: Scores) -> None:
-    """What was evaluated and how good it is."""
+    """Print the scores of an evaluation."""
     accuracies = f"top-1 {scores.top1:.2f} %, top-5 {scores.top5:.2f} %, balanced {scores.balanced:.2f} %"
     say(f"{what}: {scores.count} images, {accuracies}, loss {scores.loss:.3f}")
 
@@ -160,7 +160,7 @@ def print_tasks(tasks: Mapping[str, tuple[str, float, Mapping[str, Option]]]) ->
 
 
 def print_small_models(models: Sequence[SmallModel], measured: str) -> None:
-    """The networks for small images, and where their speed was measured."""
+    """The models for small images, and where their speed was measured."""
     from vitlet.models.small_list import family
 
     table = _table("px", "parameters", "grid", "images/s", "in bf16", first="name")
@@ -173,7 +173,9 @@ def print_small_models(models: Sequence[SmallModel], measured: str) -> None:
     for use, alike in groupby(models, key=lambda model: model.use):  # sizes of one family share their sentence
         names = [model.name for model in alike]
         say(f"{names[0] if len(names) == 1 else family(names[0])}: {use}")
-    how = "images/s: of a training step, 32 images, one thread; in bf16: with autocast and channels-last layout"
+    how = (
+        "images/s: training throughput, 32 images per step, one thread; in bf16: with autocast and channels-last layout"
+    )
     say(f"{how} ({measured})" if measured else "images/s: not measured")
 
 

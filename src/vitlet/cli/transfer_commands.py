@@ -1,4 +1,4 @@
-"""What the commands ``detect`` and ``segment`` share; torch is imported when something is trained or used."""
+"""The actions of the commands ``detect`` and ``segment``; torch is imported only by an action."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitlet.cli.flags import Parser, add_run_flags, run_settings
+from vitlet.config.setting import RUN
 from vitlet.errors import VitletError, nearest
 from vitlet.processes import this_process
 from vitlet.transfer.common.settings import TransferConfig
@@ -24,14 +25,15 @@ class TransferCommand:
     """``vitlet NAME train|evaluate|predict``.
 
     Attributes:
-        name: of the command.
+        name: name of the command.
         about: what it does, in a sentence.
-        predicts: what ``predict`` gives, in a sentence.
-        data: what ``evaluate`` takes.
-        settings: of a run, and ``recipes``, published ones by name.
-        job: where the `TransferJob` is, as module:class; importing it imports torch.
-        lines: what was predicted for an image, in words.
-        flags: of ``predict`` beside those that both commands have, as argparse takes them; options of the predictor.
+        predicts: what ``predict`` does, in a sentence.
+        data: the kind of data that ``evaluate`` takes.
+        settings: class of the settings of a run.
+        recipes: published settings by name.
+        job: the `TransferJob` as module:class; importing it imports torch.
+        lines: function that prints the predictions for an image as lines of text.
+        flags: further flags of ``predict``, as argparse takes them; options of the predictor.
     """
 
     name: str
@@ -45,19 +47,34 @@ class TransferCommand:
     flags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def run(self, words: list[str]) -> int:
-        """Run an action, or tell which there are."""
+        """Run an action, or print the help of the command."""
         actions = {"train": self.train, "evaluate": self.evaluate, "predict": self.predict}
         if words and words[0] in ("-h", "--help"):
-            print(f"usage: vitlet {self.name} {'|'.join(actions)} ...\n\n{self.about}")
-            print(f"`vitlet {self.name} ACTION --help` tells the rest.")
+            self.parser().print_help()
             return 0
         if not words or words[0] not in actions:
             found = f"found {words[0]!r}.{nearest(words[0], actions)}" if words else "found nothing."
             raise VitletError(f"`vitlet {self.name}` needs one of {', '.join(actions)}; {found}")
         return actions[words[0]](words[1:])
 
+    def parser(self) -> Parser:
+        """The actions of the command."""
+        example = f"vitlet {self.name} train DATA --backbone runs/photos/best\nvitlet {self.name} predict RUN image.jpg"
+        after = f"`vitlet {self.name} ACTION --help` describes an action."
+        parser = Parser(f"vitlet {self.name}", self.about, example, after)
+        makers = {"train": self.train_parser, "evaluate": self.evaluate_parser, "predict": self.predict_parser}
+
+        def made(prog: str, **_: Any) -> Parser:
+            return makers[prog.rpartition(" ")[2]]()
+
+        how: Any = {"parser_class": made}  # argparse calls it as it would call a class
+        actions = parser.add_subparsers(metavar="|".join(makers), help="action:", prog=parser.prog, **how)
+        for action in makers:
+            actions.add_parser(action, help=f"see `{parser.prog} {action} --help`")
+        return parser
+
     def train(self, words: list[str]) -> int:
-        """Train in as many processes as asked for, and print the end."""
+        """Train in ``nproc`` processes, and print the results."""
         config, given = self._config(words)
         process = this_process()
         if (config.nproc or 1) > 1 and not process.launched:
@@ -72,13 +89,19 @@ class TransferCommand:
             print_measured(result)
         return 0
 
+    def train_parser(self) -> Parser:
+        """The arguments of ``train``."""
+        command = f"vitlet {self.settings.JOB}"
+        parser = Parser(command, self.about, f"{command} DATA --backbone runs/photos/best --output runs/{self.name}")
+        groups = add_run_flags(parser, self.settings)
+        about = f"published settings: {', '.join(self.recipes)}"
+        groups[RUN].add_argument("--recipe", metavar="NAME", help=about)
+        return parser
+
     def _config(self, words: list[str]) -> tuple[TransferConfig, dict[str, Any]]:
-        """The settings of a command line, on top of those of a published recipe, and those of them that it gives."""
+        """The settings of a command line over those of a published recipe, and those that it gives itself."""
         kind, recipes = self.settings, self.recipes
-        parser = Parser(prog=f"vitlet {kind.JOB}", description=self.about)
-        parser.add_argument("--recipe", metavar="NAME", help=f"a published setting: {', '.join(recipes)}")
-        add_run_flags(parser, kind)
-        chosen = parser.parse_all(words)
+        chosen = self.train_parser().parse_all(words)
         recipe = vars(chosen).pop("recipe")
         given = run_settings(chosen)
         if recipe is not None:
@@ -91,12 +114,17 @@ class TransferCommand:
             raise VitletError(f"`vitlet {kind.JOB}` needs DATA. See `vitlet {kind.JOB} --help`.")
         return config, given
 
+    def evaluate_parser(self) -> Parser:
+        """The arguments of ``evaluate``."""
+        parser = self._parser("evaluate", "Measure a run's best weights.", f"runs/{self.name}")
+        parser.add_argument("data", metavar="DATA", nargs="?", help=f"{self.data} (default: the run's own data)")
+        about = "split to measure (default: test if there is one, else val)"
+        parser.add_argument("--split", choices=("train", "val", "test"), help=about)
+        return parser
+
     def evaluate(self, words: list[str]) -> int:
         """Measure a run's best weights, and print the numbers."""
-        parser = self._parser("evaluate", "Measure a run's best weights.")
-        parser.add_argument("data", metavar="DATA", nargs="?", help=f"{self.data} (default: the run's own data)")
-        parser.add_argument("--split", choices=("train", "val", "test"), help="default: test if there is one, else val")
-        chosen = parser.parse_all(words)
+        chosen = self.evaluate_parser().parse_all(words)
         predictor = self._load(chosen)
         from vitlet.cli.summary import say
 
@@ -110,14 +138,19 @@ class TransferCommand:
             say(f"{what}: {numbers['count']:.0f} images, {found}")
         return 0
 
-    def predict(self, words: list[str]) -> int:
-        """Use a run's best weights on image files, and print what was found."""
-        parser = self._parser("predict", self.predicts)
+    def predict_parser(self) -> Parser:
+        """The arguments of ``predict``."""
+        parser = self._parser("predict", self.predicts, f"runs/{self.name} image.jpg")
         parser.add_argument("images", metavar="IMAGE", nargs="+", help="image files")
-        parser.add_argument("--output", metavar="FOLDER", default="predicted", help="for the pictures [predicted]")
+        about = "folder for the pictures (default: predicted)"
+        parser.add_argument("--output", metavar="FOLDER", default="predicted", help=about)
         for name, flag in self.flags.items():
             parser.add_argument(f"--{name}", **flag)
-        chosen = parser.parse_all(words)
+        return parser
+
+    def predict(self, words: list[str]) -> int:
+        """Use a run's best weights on image files, and print the predictions."""
+        chosen = self.predict_parser().parse_all(words)
         options, paths = {name: getattr(chosen, name) for name in self.flags}, [Path(image) for image in chosen.images]
         for path in paths:
             if not path.is_file():
@@ -138,11 +171,9 @@ class TransferCommand:
         job: type[TransferJob] = getattr(import_module(module), name)
         return job
 
-    def _parser(self, action: str, about: str) -> Parser:
-        parser = Parser(prog=f"vitlet {self.name} {action}", description=about)
-        parser.add_argument("run", metavar="RUN", help="run folder")
-        parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps [auto]")
-        parser.add_argument("--json", action="store_true", help="print JSON")
+    def _parser(self, action: str, about: str, example: str) -> Parser:
+        parser = Parser(f"vitlet {self.name} {action}", about, f"vitlet {self.name} {action} {example}")
+        parser.add_usual("run", "--device", "--json")
         return parser
 
     def _load(self, chosen: argparse.Namespace) -> Any:

@@ -1,4 +1,4 @@
-"""How training images of a classifier are changed, by presets and one by one; and how its classes are weighed."""
+"""Settings of data augmentation, in presets and one by one, and of class balancing."""
 
 from __future__ import annotations
 
@@ -31,29 +31,34 @@ AUGMENTATIONS: dict[str, dict[str, Any]] = {
     "drloc": _PLAIN | {"crop": "auto"} | _SWIN,
     "relvit": _PLAIN | {"crop": "auto", "smoothing": 0.0},
 }
-"""What each preset sets. standard: crops, colour, and half of the batches mixed until the last tenth of the run;
-light: crops and flips; drloc: the Swin and DeiT recipe; relvit: crop and flip alone."""
+"""The values of each preset. standard: crops, colour, and half of the batches mixed until the last tenth of the run;
+light: crops and flips; drloc: the Swin and DeiT recipe; relvit: crop and flip only."""
 
 PRESET = frozenset(AUGMENTATIONS["none"])
-"""The settings that a preset fills in."""
+"""Names of the settings that a preset fills in."""
 
 
 @dataclass(frozen=True)
 class AugmentationSettings(Settings):
-    """A preset and its parts, each of which can be set by itself."""
+    """An augmentation preset, and settings that override parts of it."""
 
     aug: Literal["standard", "light", "none", "drloc", "relvit"] = AUG(
-        "light", "augmentation preset; the parts below override"
+        "light", "augmentation preset; the other settings of this group override it"
     )
     crop: Literal["auto", "resized", "padded", "none"] | None = AUG(
-        None, "resized: a random part; padded: moved by a few pixels; auto: padded up to 64 px (default: by preset)"
+        None,
+        "random crop; resized: random area; padded: small shift; auto: padded up to 64 px (default: by preset)",
     )
     scale: float | None = AUG(
-        None, "smallest share of the area that a resized crop keeps (default: by preset)", POSITIVE_SHARE
+        None, "smallest area of a resized crop, as a fraction of the image (default: by preset)", POSITIVE_SHARE
     )
-    hflip: float | None = AUG(None, "probability of a horizontal flip; 0 for digits, text (default: by preset)", SHARE)
+    hflip: float | None = AUG(
+        None, "probability of a horizontal flip; use 0 for digits and text (default: by preset)", SHARE
+    )
     aa: str | None = AUG(None, "RandAugment such as rand-m9-mstd0.5-inc1, or off (default: by preset)")
-    color_jitter: float | None = AUG(None, "brightness, contrast and saturation (default: by preset)", SHARE)
+    color_jitter: float | None = AUG(
+        None, "strength of brightness, contrast and saturation jitter (default: by preset)", SHARE
+    )
     grayscale_prob: float | None = AUG(
         None, "probability of blending an image with its grey version (default: by preset)", SHARE
     )
@@ -66,23 +71,25 @@ class AugmentationSettings(Settings):
         None, "epoch after which mixup and cutmix end, 0 for never (default: by preset)", NONNEGATIVE
     )
     tta: Literal["none", "flip"] = AUG(
-        "none", "validate and test on the mean over each image and its mirror image; predict and evaluate do the same"
+        "none", "test-time augmentation; flip: average the predictions for each image and its mirror image"
     )
     balance: Literal["none", "sampler", "weights"] = AUG(
-        "none", "imbalanced classes: draw each equally often, or weigh the loss"
+        "none", "class balancing; sampler: draw each class equally often; weights: weight the loss"
     )
-    class_weights: str | None = AUG(None, "of balance weights, such as 1,2.5,1 (default: by how rare a class is)")
+    class_weights: str | None = AUG(
+        None, "class weights for balance weights, such as 1,2.5,1 (default: inversely proportional to class frequency)"
+    )
     crop_pct: float | None = AUG(
         None,
-        "share of the side that evaluation's centre crop keeps (default: 0.875 after resized crops, else 1)",
+        "centre crop in evaluation, as a fraction of the side (default: 0.875 with resized crops, else 1)",
         POSITIVE_SHARE,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.class_weights is not None and self.balance != "weights":
-            raise VitletError("class_weights are given, but balance is not 'weights'. Add --balance weights.")
+            raise VitletError("class_weights requires balance weights. Add --balance weights.")
 
     def preset(self) -> dict[str, Any]:
-        """What the preset fills in: the settings of it that are not given."""
+        """The preset's values for the settings that are not given."""
         return {name: value for name, value in AUGMENTATIONS[self.aug].items() if getattr(self, name) is None}

@@ -1,4 +1,4 @@
-"""The settings that every training run has, in groups; and how they are read and written."""
+"""Settings of every training run in groups, and how they are read from and written to YAML."""
 
 from __future__ import annotations
 
@@ -38,65 +38,68 @@ class DataSettings(Settings):
     data: str = DATA("digits", "folder, zip or tar of class folders; CSV or Parquet table; .npz; dataset name")
     val_fraction: float = DATA(
         0.1,
-        "share of the training images held out where DATA has no val; 0 for none",
-        Range("0 or more and below 1, which leaves nothing to train on", lambda value: 0 <= value < 1),
+        "fraction of the training images held out for validation where DATA has no val split; 0 for none",
+        Range("at least 0 and less than 1, which would leave no training images", lambda value: 0 <= value < 1),
     )
 
 
 @dataclass(frozen=True)
 class ModelSettings(Settings):
-    """How the network is built and begins."""
+    """Architecture options and initial weights."""
 
-    model_kwargs: Mapping[str, Any] = MODEL({}, "further arguments of the model, NAME=VALUE")
+    model_kwargs: Mapping[str, Any] = MODEL({}, "further arguments of the model's constructor")
     layer_decay: float | None = MODEL(
-        None, "learning rate falls by this factor with each layer from the classifier", SHARE
+        None, "layer-wise learning-rate decay: factor per layer, counted from the classifier", SHARE
     )
-    pretrained: bool = MODEL(False, "start from timm's pretrained weights (fetched from the hub)")
-    drop_path: float = MODEL(0.0, "drop path rate", SHARE)
+    pretrained: bool = MODEL(False, "start from timm's pretrained weights (downloaded from the hub)")
+    drop_path: float = MODEL(0.0, "stochastic depth (drop path) rate", SHARE)
 
 
 @dataclass(frozen=True)
 class OptimSettings(Settings):
-    """Steps, learning rate, and what is kept of the weights."""
+    """Training length, learning rate, and weight averaging."""
 
-    epochs: int = OPTIM(100, "passes over the training images", COUNT)
-    stop_epoch: int | None = OPTIM(None, "end the run after this epoch, its schedules still those of epochs", COUNT)
-    batch_size: int = OPTIM(128, "images per step, of all processes together", COUNT, flag="-b")
-    grad_accum_steps: int = OPTIM(1, "take a step's images in so many parts, to need less memory", COUNT)
-    lr: float = OPTIM(1e-3, "peak learning rate of AdamW", POSITIVE)
-    min_lr: float = OPTIM(1e-5, "learning rate at the end of the cosine", NONNEGATIVE)
-    weight_decay: float = OPTIM(0.05, "weight decay; none on biases, norms and other 1-D parameters", NONNEGATIVE)
-    warmup_epochs: float | None = OPTIM(None, "epochs of linear warm-up (default: a twentieth of the run)", NONNEGATIVE)
-    clip_grad: float | None = OPTIM(5.0, "largest norm of the gradient; none to leave it", NONNEGATIVE)
-    model_ema: bool = OPTIM(False, "evaluate and export a moving average of the weights")
+    epochs: int = OPTIM(100, "number of passes over the training images", COUNT)
+    stop_epoch: int | None = OPTIM(None, "stop after this epoch; schedules still span all epochs", COUNT)
+    batch_size: int = OPTIM(128, "images per optimizer step, over all processes", COUNT, flag="-b")
+    grad_accum_steps: int = OPTIM(1, "gradient-accumulation micro-batches per step, to save memory", COUNT)
+    lr: float = OPTIM(1e-3, "peak learning rate", POSITIVE)
+    min_lr: float = OPTIM(1e-5, "learning rate at the end of the schedule", NONNEGATIVE)
+    weight_decay: float = OPTIM(
+        0.05, "weight decay; not applied to biases, norms and other 1-D parameters", NONNEGATIVE
+    )
+    warmup_epochs: float | None = OPTIM(
+        None, "epochs of linear learning-rate warm-up (default: a twentieth of the run)", NONNEGATIVE
+    )
+    clip_grad: float | None = OPTIM(5.0, "maximum gradient norm; none for no clipping", NONNEGATIVE)
+    model_ema: bool = OPTIM(False, "evaluate and export an exponential moving average (EMA) of the weights")
     model_ema_decay: float | None = OPTIM(
         None,
-        "EMA decay; at step t at most (1+t)/(10+t) (default: 0.9998, less in short runs: a fifth of the steps count)",
+        "EMA decay, at step t at most (1+t)/(10+t) (default: 0.9998; less in short runs, about a fifth of the steps)",
         SHARE,
     )
-    patience: int | None = OPTIM(None, "stop after so many epochs without a better validation result", COUNT)
-    seed: int = OPTIM(0, "of weights, split, order and augmentation", NONNEGATIVE)
+    patience: int | None = OPTIM(None, "early stopping: epochs without a better validation result", COUNT)
+    seed: int = OPTIM(0, "random seed for initialization, data split, shuffling and augmentation", NONNEGATIVE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.warmup_epochs is not None and self.warmup_epochs >= self.epochs:
-            raise VitletError(f"warmup_epochs is {self.warmup_epochs:g}; it needs to be below epochs ({self.epochs}).")
+            raise VitletError(f"warmup_epochs must be less than epochs ({self.epochs}), got {self.warmup_epochs:g}.")
         if self.stop_epoch is not None and self.stop_epoch > self.epochs:
-            raise VitletError(f"stop_epoch is {self.stop_epoch}; it needs to be at most epochs ({self.epochs}).")
+            raise VitletError(f"stop_epoch must be at most epochs ({self.epochs}), got {self.stop_epoch}.")
         if self.batch_size % self.grad_accum_steps:
             raise VitletError(
-                f"batch_size is {self.batch_size}, which {self.grad_accum_steps} equal parts (grad_accum_steps) do not"
-                " divide; make it a multiple."
+                f"batch_size ({self.batch_size}) must be divisible by grad_accum_steps ({self.grad_accum_steps})."
             )
 
     @property
     def last_epoch(self) -> int:
-        """The epoch, counted from 1, that the run ends with."""
+        """The last epoch of the run, counted from 1."""
         return self.stop_epoch or self.epochs
 
     @property
     def learning_rate_rule(self) -> str:
-        """The peak learning rate and where it comes from, in words."""
+        """The peak learning rate and how it was computed, as text."""
         return f"learning rate {self.lr:g}"
 
 
@@ -114,39 +117,43 @@ class TaskSettings(Settings):
 
 @dataclass(frozen=True)
 class HardwareSettings(Settings):
-    """What the run computes on, and how."""
+    """Device, precision, and loading processes."""
 
-    device: str = HARDWARE("auto", "auto, cpu, cuda, cuda:1, mps", free=True)
-    amp: bool | None = HARDWARE(None, "mixed precision (default: off, with autotune where it is faster)")
-    amp_dtype: Literal["bfloat16", "float16"] = HARDWARE("bfloat16", "of mixed precision")
-    grad_checkpointing: bool = HARDWARE(False, "recompute activations in the backward pass: less memory, more time")
+    device: str = HARDWARE("auto", "device: auto, cpu, cuda, cuda:1 or mps", free=True)
+    amp: bool | None = HARDWARE(None, "automatic mixed precision (default: off; with autotune, on where it is faster)")
+    amp_dtype: Literal["bfloat16", "float16"] = HARDWARE("bfloat16", "data type of mixed precision")
+    grad_checkpointing: bool = HARDWARE(False, "gradient checkpointing: recompute activations, less memory, more time")
     workers: int | None = HARDWARE(
-        None, "processes that load images (default: none on a CPU, else up to 8)", NONNEGATIVE, flag="-j", free=True
+        None, "processes that load images (default: 0 on a CPU, else up to 8)", NONNEGATIVE, flag="-j", free=True
     )
 
 
 @dataclass(frozen=True)
 class CheckpointSettings(Settings):
-    """What is saved while the run goes on, and where it is logged."""
+    """Checkpoint intervals and experiment trackers."""
 
-    checkpoint_epochs: int | None = CHECKPOINTS(1, "save the state every so many epochs; none for not", COUNT)
-    checkpoint_steps: int | None = CHECKPOINTS(None, "also every so many steps", COUNT)
-    checkpoint_minutes: float | None = CHECKPOINTS(10.0, "also every so many minutes; none for not", NONNEGATIVE)
-    checkpoint_hist: int = CHECKPOINTS(2, "checkpoints to keep", COUNT)
-    log_wandb: bool = CHECKPOINTS(False, "also log to Weights & Biases")
-    log_mlflow: bool = CHECKPOINTS(False, "also log to MLflow")
-    log_trackio: bool = CHECKPOINTS(False, "also log to Trackio")
+    checkpoint_epochs: int | None = CHECKPOINTS(
+        1, "epochs between checkpoints; none for no checkpoints by epoch", COUNT
+    )
+    checkpoint_steps: int | None = CHECKPOINTS(None, "steps between further checkpoints", COUNT)
+    checkpoint_minutes: float | None = CHECKPOINTS(
+        10.0, "minutes between further checkpoints; none for no checkpoints by time", NONNEGATIVE
+    )
+    checkpoint_hist: int = CHECKPOINTS(2, "number of most recent checkpoints to keep", COUNT)
+    log_wandb: bool = CHECKPOINTS(False, "log to Weights & Biases")
+    log_mlflow: bool = CHECKPOINTS(False, "log to MLflow")
+    log_trackio: bool = CHECKPOINTS(False, "log to Trackio")
 
 
 @dataclass(frozen=True)
 class LocationSettings(Settings):
-    """Where a run lies and how it is started; not written into its file."""
+    """Run folder, processes and resuming; not written into the run's config.yaml."""
 
-    nproc: int | None = RUN(None, "processes to start on this machine (several machines: torchrun)", COUNT)
-    output: str | None = RUN(None, "the run's folder (default: a new one under runs/)")
-    overwrite: bool = RUN(False, "empty an existing run folder first")
+    nproc: int | None = RUN(None, "processes to start on this machine (for several machines: torchrun)", COUNT)
+    output: str | None = RUN(None, "run folder (default: a new one in runs/)")
+    overwrite: bool = RUN(False, "empty the run folder first if it exists")
     resume: str | None = RUN(
-        None, "continue this run folder; auto: --output, or this command's last run, if it is there"
+        None, "run folder to continue; auto: that of --output, or the latest one of this command, if there is one"
     )
 
 
@@ -160,10 +167,10 @@ class BaseConfig(
     ModelSettings,
     DataSettings,
 ):
-    """What the loop, the run folder and the reports know of any run: of a classifier, a detector, a segmenter."""
+    """Settings that all runs share: those of classifiers, detectors and segmenters."""
 
     JOB: ClassVar[str]
-    """The command that such a run is started by."""
+    """The command that starts such a run."""
 
     ORDER: ClassVar[str] = """
         data data_dir download class_list partial classes val_fraction folds fold group_by fraction per_class
@@ -175,20 +182,20 @@ class BaseConfig(
         seed balance_tasks device amp amp_dtype channels_last autotune compile grad_checkpointing fsdp workers cache
         cache_dir checkpoint_epochs checkpoint_steps checkpoint_minutes checkpoint_hist log_wandb log_mlflow
         log_trackio nproc output overwrite resume"""
-    """Of the keys in a run's file and of the flags, as older versions wrote them; of whichever settings there are."""
+    """Order of the keys in config.yaml and of the flags, as older versions wrote them."""
 
-    # Settings of a classifier, which other runs go without.
+    # Settings that only a classifier has; other runs use these values.
     freeze = compile = fsdp = channels_last = False
     minutes = cpu_minutes = None
     epoch_repeats, val_interval, opt = 1.0, 1, "adamw"
 
     @property
     def network(self) -> str:
-        """What the network is called in the name of a run's folder."""
+        """Name of the model in the name of a run folder."""
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values under the keys of a YAML file; without where the run lies."""
+        """Plain values under the keys of a YAML file, without the settings of the run folder."""
         plain: dict[str, Any] = {} if self.JOB == "train" else {"job": self.JOB}
         for item in self.settings():
             if item.metadata["group"] is not RUN:
@@ -204,13 +211,13 @@ class BaseConfig(
         values = dict(values)
         job = values.pop("job", cls.JOB)
         if job != cls.JOB:
-            raise VitletError(f"{source} is of `vitlet {job}`; needed settings of `vitlet {cls.JOB}`.")
+            raise VitletError(f"{source} holds settings of `vitlet {job}`; needed are settings of `vitlet {cls.JOB}`.")
         known = [item.name for item in cls.settings()]
         weights = values.pop("task", None) or {}
         if weights == "none":  # in a study: over tasks, and their options, that are set elsewhere
             weights, values = {}, {key: value for key, value in values.items() if key not in TASKS}
         if not isinstance(weights, Mapping):
-            raise VitletError(f"{source}: 'task' needs to map task names to weights, found {shown(weights)}.")
+            raise VitletError(f"{source}: 'task' must map task names to weights, got {shown(weights)}.")
         for name in weights:
             require_task(str(name))
             if name in known:
@@ -239,7 +246,7 @@ class BaseConfig(
             reason = " ".join(str(problem).split())[:300]
             raise VitletError(f"{path} is not a plain YAML file: {reason}.") from problem
         if not isinstance(values, dict):
-            raise VitletError(f"{path} needs to hold 'key: value' lines, found {type(values).__name__}.")
+            raise VitletError(f"{path} must contain 'key: value' lines, got {type(values).__name__}.")
         return values
 
     def dump(self) -> str:

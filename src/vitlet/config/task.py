@@ -1,4 +1,4 @@
-"""A task of a run: its weight, its options, and what every task can be told."""
+"""Settings of a task in a run: weight, schedule, view, and the task's own options."""
 
 from __future__ import annotations
 
@@ -17,35 +17,37 @@ def _term(default: Any, help_text: str) -> Any:
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """A task of a run: its weight and schedule, the view it looks at, and the task's own options."""
+    """Weight, weight schedule, view and options of a task in a run."""
 
     weight: float
     schedule: Literal["constant", "ramp"] | None = _term(
-        None, "of the weight; ramp: up from 0, then down to 0 (default: by preset)"
+        None, "schedule of the weight; ramp: from 0 up, then down to 0 (default: by preset)"
     )
     warmup_epochs: float | None = _term(
-        None, "of a ramp: epochs until the full weight (default: 20, at most a fifth of the run)"
+        None, "epochs until a ramp reaches the full weight (default: 20, at most a fifth of the run)"
     )
     view: Literal["plain", "shuffle", "mega", "rotate"] | None = _term(
-        None, "what the task looks at; shuffle: patches moved; mega: joined; rotate: quarter turns (default: by task)"
+        None,
+        "images that the task sees; shuffle: permuted patches; mega: merged patches; rotate: by multiples of 90 degrees"
+        " (default: by task)",
     )
-    patch_augment: bool = _term(False, "crop, jitter and grey every patch by itself")
-    mega_side: int = _term(5, "of view mega: joined patches along a side")
+    patch_augment: bool = _term(False, "augment every patch independently: crop, colour jitter, grey")
+    mega_side: int = _term(5, "merged patches per side, for view mega")
     mega_coords: Literal["index", "image"] = _term(
-        "index", "of view mega: places by index, or by the centre in the original image"
+        "index", "token coordinates for view mega: index in the new grid, or centre in the original image"
     )
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self, name: str) -> None:
-        """Refuse settings of the task of this name that its types allow."""
+        """Check the values of the task ``name`` beyond their types."""
         if not 0 <= self.weight < float("inf"):
-            raise VitletError(f"the weight of task {name!r} is {self.weight:g}; it needs to be 0 or more.")
+            raise VitletError(f"the weight of task {name!r} must be at least 0, got {self.weight:g}.")
         of_mega = [key for key in ("mega_side", "mega_coords") if getattr(self, key) != TERM_OPTIONS[key].default]
         if of_mega and self.view != "mega":
-            raise VitletError(f"{name}.{of_mega[0]} is given, but its view is not mega. Add --{name}.view mega.")
+            raise VitletError(f"{name}.{of_mega[0]} requires view mega. Add --{name}.view mega.")
 
     def chosen(self) -> dict[str, Any]:
-        """The options that are not as usual, under the keys of a YAML file."""
+        """The options that differ from their defaults, under the keys of a YAML file."""
         term = {key: getattr(self, key) for key in TERM_OPTIONS}
         return {key: value for key, value in term.items() if value != TERM_OPTIONS[key].default} | dict(self.options)
 
@@ -54,7 +56,7 @@ class TaskConfig:
         """Checked options from plain values; unknown keys are refused with the nearest known one."""
         chosen = {} if chosen is None else chosen
         if not isinstance(chosen, Mapping):
-            raise VitletError(f"{source}: {name!r} needs to map its options to values, found {shown(chosen)}.")
+            raise VitletError(f"{source}: {name!r} must map options to values, got {shown(chosen)}.")
         known = declared_options(name) | TERM_OPTIONS
         values = {}
         for key, value in chosen.items():
@@ -71,4 +73,4 @@ TERM_OPTIONS = {
     for item in fields(TaskConfig)
     if item.metadata
 }
-"""What every task can be told besides its own options."""
+"""Options that every task has besides its own."""

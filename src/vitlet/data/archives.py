@@ -1,4 +1,4 @@
-"""Archives that may be hostile, read in place or unpacked: every member is looked at before a byte of it is used.
+"""Untrusted archives, read in place or unpacked: every member is checked before it is used.
 
 Refused: absolute paths, ``..``, links, devices, and members or archives that grow out of proportion.
 """
@@ -38,11 +38,11 @@ _BROKEN = (
 
 
 class HostileMemberError(Exception):
-    """What is wrong with a member; whoever opened the archive says which one it is."""
+    """A member of an archive is unsafe; the caller adds the name of the archive."""
 
 
 class Member(NamedTuple):
-    """A file of an archive: where it is to lie, its size, and the library's record of it."""
+    """File in an archive: target path, size, and the library's record of it."""
 
     path: PurePosixPath
     size: int
@@ -50,7 +50,7 @@ class Member(NamedTuple):
 
 
 def contained_path(name: str) -> PurePosixPath | None:
-    """The relative path that a name means; None if it leads out of its folder, on any system."""
+    """The relative path that a name means; None if it points outside of its folder, on any system."""
     path = PureWindowsPath(name)  # knows drives and backslashes, too
     return None if path.anchor or ".." in path.parts or "\0" in name else PurePosixPath(*path.parts)
 
@@ -71,12 +71,12 @@ def checked_members(
             name, size, is_folder = info.name, info.size, info.isdir()
         path = contained_path(name)
         if path is None:
-            raise HostileMemberError(f"{name!r} leads out of its folder")
+            raise HostileMemberError(f"{name!r} points outside of its folder")
         if others is not None and not is_image(path):
             others += [] if is_folder or is_hidden(path) else [path]
             continue
         if not is_plain:
-            raise HostileMemberError(f"{name!r} is a link or no plain file")
+            raise HostileMemberError(f"{name!r} is a link or a special file")
         if not is_folder:
             yield Member(path, size, info)
 
@@ -100,7 +100,7 @@ class ArchiveTree:
 
     @property
     def paths(self) -> tuple[PurePosixPath, ...]:
-        """Of the images, sorted."""
+        """Sorted paths of the images."""
         return tuple(self.members)
 
     @staticmethod
@@ -189,15 +189,18 @@ def unpack(archive: Path, target: Path) -> None:
                 shutil.copyfileobj(content, file, 2**20)
         taken = next((target / item.name for item in sorted(room.iterdir()) if (target / item.name).exists()), None)
         if taken is not None:
-            raise VitletError(f"{taken} is in the way of what the archive holds. Move or remove it, and try again.")
+            raise VitletError(
+                f"{taken} exists already and would be overwritten by the archive. Move or remove it, and try again."
+            )
         for item in sorted(room.iterdir()):
             item.replace(target / item.name)
     except HostileMemberError as problem:
-        raise VitletError(f"the archive {archive} is refused: {problem}. Nothing of it was unpacked.") from problem
+        raise VitletError(f"the archive {archive} is refused: {problem}. Nothing was unpacked.") from problem
     except _BROKEN as problem:
         raise VitletError(
-            f"cannot unpack {archive}: {first_line(problem)}. Nothing of it was kept; is the disk full, or the archive"
-            " broken? Get it again."
+            f"cannot unpack {archive}: {first_line(problem)}. Nothing was unpacked; the disk may be full, or the"
+            " archive"
+            " damaged. Download it again."
         ) from problem
     finally:
         shutil.rmtree(room, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What training does to images: crop, flip, RandAugment, colour jitter, erasing; presets with the papers' settings.
+"""Augmentation of training images: crop, flip, RandAugment, colour jitter, random erasing.
 
 Everything after the crop works on whole batches. Every choice is a function of numbers keyed by (seed, epoch, image).
 """
@@ -34,8 +34,8 @@ class Augmentation:
 
     Attributes:
         crop: resized: a random part, scaled to size; padded: the image moved by up to ``padding`` pixels; none.
-        scale: of a resized crop, the smallest share of the area.
-        padding: of a padded crop, in pixels.
+        scale: scale of a resized crop, the smallest share of the area.
+        padding: padding of a padded crop, in pixels.
         hflip: probability of a horizontal flip.
         rand: RandAugment, or None.
         color_jitter: strength of random brightness, contrast and saturation.
@@ -124,7 +124,7 @@ class Augmenter:
 
 
 def cropped_together(images: Tensor, boxes: Tensor, flips: Tensor, size: tuple[int, int]) -> Tensor:
-    """Crop, scale and flip of a whole batch in one bilinear call: float ``(B, C, *size)``."""
+    """Crop, scale and flip a batch in one bilinear call: float ``(B, C, *size)``."""
     middle = 2 * boxes[:, :2] + boxes[:, 2:] - 1  # of the crop, in grid_sample's -1..1
     theta = torch.zeros(len(images), 2, 3)
     theta[:, 0, 0], theta[:, 1, 1] = boxes[:, 3] * (1 - 2.0 * flips), boxes[:, 2]

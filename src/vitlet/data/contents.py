@@ -21,7 +21,7 @@ Part = Path | Tensor
 
 
 def content_print(parts: Sequence[tuple[str, Part]]) -> str:
-    """What tells these files and arrays, each with a name, from others; times do not count, so a copy is the same."""
+    """Fingerprint of named files and arrays by their content; modification times do not matter."""
 
     def size(part: Part) -> int:
         return part.stat().st_size if isinstance(part, Path) else part.nbytes

@@ -1,4 +1,4 @@
-"""From an image file to pixels, the same way everywhere: training, evaluation, prediction, export.
+"""Decoding of image files to pixels, the same for training, evaluation, prediction and export.
 
 Upright by its EXIF tag, 16-bit scaled (not clipped), palettes and CMYK converted, transparency laid on a stated colour,
 the first frame of an animation. Files that are no images, truncated, or too large are refused by name.
@@ -63,7 +63,7 @@ _BITS_PER_SAMPLE = 258  # the TIFF tag
 
 @dataclass(frozen=True)
 class Header:
-    """How an image is stored; what decoding undoes."""
+    """How an image is stored: orientation, bit depth, mode."""
 
     format: str
     mode: str
@@ -91,7 +91,7 @@ def describe_others(others: Iterable[PurePath]) -> str:
     kinds = Counter(path.suffix.lower() or "no ending" for path in others).most_common()
     shown = ", ".join(f"{kind}: {count}" for kind, count in kinds[:5]) + (", ..." if kinds[5:] else "")
     heic = next((path for path in others if path.suffix.lower() in HEIC_SUFFIXES), None)
-    note = f"files left out because their kind is not read: {len(others)} ({shown}), such as {heic or others[0]}"
+    note = f"files skipped because their format is not supported: {len(others)} ({shown}), such as {heic or others[0]}"
     return note + (", which needs pillow-heif: pip install 'vitlet[heic]'" if heic else "")
 
 
@@ -108,12 +108,12 @@ def open_image(file: Path | io.BytesIO) -> Image.Image:
 
 
 def decode_image(content: bytes, channels: int, *, name: str) -> Tensor:
-    """Decode an image's bytes as uint8 ``(channels, height, width)``; ``name`` is for the sentence if they are none."""
+    """Decode an image's bytes as uint8 ``(channels, height, width)``; ``name`` is used in error messages."""
     return decode_with_header(content, channels, name=name)[0]
 
 
 def decode_with_header(content: bytes, channels: int, *, name: str) -> tuple[Tensor, Header]:
-    """The same, and how the image was stored."""
+    """Decoded image, and how it was stored."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns of odd metadata; what matters raises
@@ -152,7 +152,7 @@ def _reason(problem: Exception, content: bytes) -> str:
     if isinstance(problem, UnidentifiedImageError):
         if content[4:8] == b"ftyp" and content[8:11] in (b"hei", b"hev", b"mif", b"msf"):
             return "it is a HEIC image, which needs pillow-heif: pip install 'vitlet[heic]'"
-        return f"it is no image of a kind that is read, {', '.join(FORMATS)} (it begins with {content[:12]!r})"
+        return f"it is not in a supported image format, {', '.join(FORMATS)} (it begins with {content[:12]!r})"
     return first_line(problem)
 
 
@@ -185,5 +185,5 @@ def _many_channels(image: Image.Image, channels: int) -> Bytes:
     """The image's own bands, where there are as many as asked for (2: grey and alpha, 4: RGBA or CMYK)."""
     bands = np.atleast_3d(np.array(image)).transpose(2, 0, 1)
     if len(bands) != channels:
-        raise ValueError(f"it has {len(bands)} channels ({image.mode}), {channels} were asked for")
+        raise ValueError(f"it has {len(bands)} channels ({image.mode}), {channels} are required")
     return np.ascontiguousarray(bands)

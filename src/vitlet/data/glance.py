@@ -1,4 +1,4 @@
-"""What a dataset is like, by its labels and the headers of some images: in a moment, and without decoding any."""
+"""Quick statistics of a dataset from its labels and the headers of some images, without decoding."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAMPLE = 64
 
 @dataclass(frozen=True)
 class Glance:
-    """What decides how to train.
+    """Statistics of a dataset that decide how to train on it.
 
     Attributes:
         images: to train on.

@@ -69,7 +69,7 @@ def read_hub(source: str) -> Dataset:
         if without and split == "train":
             raise VitletError(f"the dataset {source}: {without} of {len(labels)} training images have no label.")
         if without:
-            notes.append(f"the {split} images are left out: {without} of {len(labels)} have no label")
+            notes.append(f"the {split} images are skipped: {without} of {len(labels)} have no label")
             continue
         images = table.cast_column(image, datasets.Image(decode=False))
         sets[split] = HubImages(images, image, tuple(map(int, labels)), split, folders)

@@ -39,21 +39,21 @@ class ImageSet(Protocol):
         ...
 
     def content(self, index: int) -> bytes:
-        """The bytes as they are stored, to tell equal images from different ones."""
+        """The stored bytes, to compare images."""
         ...
 
     def name(self, index: int) -> str:
-        """What to call it in a sentence."""
+        """Name of the image for messages."""
         ...
 
     def key(self, index: int) -> str:
-        """What it is within its source, whatever the order of files and wherever the source lies."""
+        """Key of the image within its source, independent of file order and of the location of the source."""
         ...
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """The splits of a data source; ``note`` says how they came to be."""
+    """Splits of a data source; ``note`` describes how they were made."""
 
     classes: tuple[str, ...]
     train: ImageSet
@@ -62,13 +62,13 @@ class Dataset:
     note: str
 
     def splits(self) -> dict[str, ImageSet]:
-        """Those that are there, by name."""
+        """Existing splits by name."""
         found = {"train": self.train, "val": self.val, "test": self.test}
         return {name: images for name, images in found.items() if images is not None}
 
 
 class EncodedImages:
-    """Base of sets of encoded images: a set says where the bytes come from, the one decoder does the rest."""
+    """Base class of sets of encoded images: subclasses provide the bytes, and one decoder reads them all."""
 
     labels: Sequence[int]
     one_size: bool = False
@@ -109,7 +109,7 @@ class Files(EncodedImages):
 
 
 def file_inside(written: str, *folders: Path) -> Path:
-    """The file that a list of images names, links followed: a list may name what lies in its folders, nothing else.
+    """Resolve a file that a list of images names; it must be inside of the allowed folders.
 
     Raises `VitletError` with what is wrong; whoever read the list says where, and what to do.
     """
@@ -119,7 +119,7 @@ def file_inside(written: str, *folders: Path) -> Path:
     except (OSError, ValueError):  # a name too long, or with a zero byte
         path, there = folders[0].resolve(), False
     if not any(path.is_relative_to(folder.resolve()) for folder in folders):
-        raise VitletError(f"{printable(written, 200)!r} leads out of {folders[0]}.")
+        raise VitletError(f"{printable(written, 200)!r} points outside of {folders[0]}.")
     if not there:
         raise VitletError(f"no such image file in {folders[0]}: {printable(written, 200)}.")
     return path
@@ -137,10 +137,10 @@ class Arrays:
 
     @staticmethod
     def of(images: Bytes, labels: Sequence[int]) -> Arrays:
-        """From NumPy: ``(N, height, width)`` or ``(N, height, width, channels)``, uint8."""
+        """Create from NumPy arrays: ``(N, height, width)`` or ``(N, height, width, channels)``, uint8."""
         if images.dtype != np.uint8 or images.ndim not in (3, 4) or len(images) != len(labels):
             raise VitletError(
-                f"found an array of {images.dtype} and shape {images.shape} with {len(labels)} labels; it needs to be"
+                f"found an array of {images.dtype} and shape {images.shape} with {len(labels)} labels; it must be"
                 " uint8 of shape (N, height, width) or (N, height, width, channels), with a label for each."
             )
         tensor = torch.from_numpy(np.ascontiguousarray(images if images.ndim == 4 else images[..., None]))
@@ -161,7 +161,7 @@ class Arrays:
         if channels == 1 and len(image) == 3:  # the same weights as Pillow's
             weights = torch.tensor([0.299, 0.587, 0.114])[:, None, None]
             return (image * weights).sum(0, keepdim=True).round().to(torch.uint8)
-        raise VitletError(f"{self.name(index)} has {len(image)} channels, {channels} were asked for.")
+        raise VitletError(f"{self.name(index)} has {len(image)} channels, {channels} are required.")
 
     def name(self, index: int) -> str:
         return self.names.name(index) if self.names else f"image {index}"
@@ -171,7 +171,7 @@ class Arrays:
 
 
 class Derived:
-    """Base of sets made of other sets: `locate` says which image of which set an index stands for."""
+    """Base class of sets made of other sets: `locate` maps an index to a set and an index in it."""
 
     def locate(self, index: int) -> tuple[ImageSet, int]:
         """The set that holds the image, and the index there."""
@@ -244,7 +244,7 @@ class Joined(Derived):
 
 @dataclass(frozen=True)
 class Standing(Derived):
-    """A set that stands for another: the same labels and names, the pixels by a way of its own."""
+    """Wrapper of a set with the same labels and names, but other pixels."""
 
     base: ImageSet
     one_size: bool

@@ -1,4 +1,4 @@
-"""From sets of images to batches."""
+"""Batches from sets of images."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SizedBatch(list[tuple[int, int]]):
 
 
 class TrainingSet(torch.utils.data.Dataset[Any]):
-    """Augmented batches; a batch is asked for as [(epoch, index), ...] and depends on nothing else."""
+    """Augmented batches; a batch is indexed by [(epoch, index), ...] and depends on nothing else."""
 
     def __init__(self, images: ImageSet, augment: Augmenter, *, channels: int, seed: int) -> None:
         self.images, self.augment, self.channels, self.seed = images, augment, channels, seed
@@ -80,12 +80,12 @@ class EpochOrder(Sampler[list[tuple[int, int]]]):
     So what a part holds does not depend on how many processes share the parts.
 
     Args:
-        labels: of the images.
+        labels: labels of the images.
         batch_size: images of a step, or as many as ``parts`` divide where there are fewer; a last, smaller step is
             left out.
-        seed: of the order.
+        seed: random seed of the order.
         balanced: draw, with replacement, every class equally often.
-        parts: parts of a step.
+        parts: gradient-accumulation micro-batches of a step, over all processes.
         mine: the parts that are iterated over.
         repeats: passes over the images per epoch; may be a fraction, then an epoch begins where the one before ended.
 
@@ -112,8 +112,8 @@ class EpochOrder(Sampler[list[tuple[int, int]]]):
         self.batch_size = min(batch_size, self.count) // parts * parts
         if not self.batch_size:
             raise VitletError(
-                f"{self.count} training images and a batch size of {batch_size} do not make {parts} parts"
-                " (processes times grad_accum_steps): use fewer."
+                f"{self.count} training images and a batch size of {batch_size} are too few for {parts} micro-batches"
+                " (processes x grad_accum_steps): use fewer."
             )
         self.members: list[Tensor] = []
         if balanced:
@@ -193,7 +193,7 @@ def _as_is(batch: Any) -> Any:
 
 
 def loader_options(workers: int, device: str) -> dict[str, Any]:
-    """Of PyTorch's loader; a worker that says nothing for long is an error, not a reason to wait for ever."""
+    """Options of PyTorch's data loader, with a timeout for workers."""
     options: dict[str, Any] = {"num_workers": workers, "pin_memory": device.startswith("cuda")}
     if not workers:
         return options
@@ -201,7 +201,7 @@ def loader_options(workers: int, device: str) -> dict[str, Any]:
 
 
 def begin_worker(worker: int) -> None:
-    """In a loading process: end with the process that it loads for, and print nothing then, for that has said why."""
+    """Initialize a loading process: it ends silently with the process that it loads for."""
     parent = multiprocessing.parent_process()  # it may be gone by now; a fork server stands in for it
     direct = multiprocessing.get_start_method() != "forkserver"
     end_with(parent.pid if parent and parent.pid and direct else os.getppid())

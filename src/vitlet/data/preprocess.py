@@ -1,4 +1,4 @@
-"""The one way an image enters the network in evaluation, prediction and export: resize, centre crop, normalise."""
+"""The one way an image enters the model in evaluation, prediction and export: resize, centre crop, normalise."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ LONGEST = 32
 """Sides that would be scaled to more than so many times the input are cut first: a thread of pixels fills no memory."""
 
 MAX_SIDE = 8192
-"""Pixels a side of what a network may take: a stranger's file fills no memory."""
+"""Pixels a side of what a model may take: a stranger's file fills no memory."""
 
 
 class Preprocess:
-    """Size, crop and normalisation of a network's input.
+    """Size, crop and normalisation of a model's input.
 
     Args:
         size: height and width.
@@ -30,7 +30,7 @@ class Preprocess:
 
     def __init__(self, size: tuple[int, int], *, crop_pct: float, mean: Sequence[float], std: Sequence[float]) -> None:
         if max(size) > MAX_SIDE:
-            raise VitletError(f"the input of a network has at most {MAX_SIDE} pixels a side, found {size}.")
+            raise VitletError(f"the input of a model has at most {MAX_SIDE} pixels a side, found {size}.")
         self.size, self.crop_pct, self.mean, self.std = size, crop_pct, list(mean), list(std)
         self._scale = 1 / (255 * torch.tensor(self.std))[:, None, None]
         self._shift = (torch.tensor(self.mean) / torch.tensor(self.std))[:, None, None]
@@ -53,6 +53,6 @@ class Preprocess:
         return cropped
 
     def normalize(self, pixels: Tensor) -> Tensor:
-        """Values in 0..255, one image or a batch, to the mean and spread that the network expects."""
+        """Values in 0..255, one image or a batch, to the mean and spread that the model expects."""
         out = torch.empty(pixels.shape)  # written in place: large temporaries cost more than the arithmetic
         return torch.mul(pixels, self._scale, out=out).sub_(self._shift)

@@ -48,7 +48,7 @@ class RandAugment:
         found = re.findall(r"-(mstd|inc|m|n|p)(\d+(?:\.\d+)?)", text)
         settings = {name: float(value) for name, value in found}
         if text != "rand" + "".join(f"-{name}{value}" for name, value in found) or settings.get("inc", 1) != 1:
-            raise VitletError(f"aa is {text!r}; it needs to be 'off' or such as rand-m9-mstd0.5-inc1 (m, mstd, n, p).")
+            raise VitletError(f"aa must be 'off' or such as rand-m9-mstd0.5-inc1 (m, mstd, n, p), got {text!r}.")
         return RandAugment(
             magnitude=settings.get("m", 9.0),
             spread=settings.get("mstd", 0.0),

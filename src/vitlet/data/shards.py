@@ -73,7 +73,7 @@ class ShardStream:
         """Not known before they were all read."""
         raise VitletError(
             f"{self.source} is a stream of shards, whose labels are not known beforehand: fractions, folds, balanced"
-            " classes and a held-out validation part cannot be had. Give val shards, and leave those settings out."
+            " classes and a held-out validation part are not available. Give val shards, and leave those settings out."
         )
 
     def image(self, index: int, channels: int) -> Tensor:
@@ -140,8 +140,7 @@ def stream(urls: Sequence[str], classes: int) -> Iterator[Sample]:
         raise
     except Exception as problem:  # damaged shards fail in many ways
         raise VitletError(
-            f"cannot read the shards {urls[0]} ...: {first_line(problem)}; plain tar files are needed, whole and not"
-            " compressed."
+            f"cannot read the shards {urls[0]} ...: {first_line(problem)}; uncompressed tar files are required."
         ) from problem
 
 
@@ -182,7 +181,7 @@ class ShardBatches(IterableDataset[Any]):
         self.batch_size, self.seed, self.epoch, self.start = min(batch_size, len(stream)) // parts * parts, seed, 0, 0
         self.parts, self.mine = parts, mine
         if not self.batch_size:
-            raise VitletError(f"{stream.source} has {len(stream)} samples, which {parts} parts of a step do not share.")
+            raise VitletError(f"{stream.source} has {len(stream)} samples, too few for {parts} micro-batches.")
 
     @property
     def steps(self) -> int:

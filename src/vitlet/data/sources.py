@@ -1,4 +1,4 @@
-"""DATA, whatever it is: a folder, an archive, a table, arrays, a dataset by name; then classes and splits as asked."""
+"""Datasets from DATA: a folder, an archive, a table, arrays or a name; then classes and splits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LEAST_VALIDATION = 10
 
 @dataclass(frozen=True)
 class Request:
-    """Which images, and how they are split.
+    """Data source, subset of images, and splits.
 
     Attributes:
         data: path or name.
@@ -46,7 +46,7 @@ class Request:
         group_by: pattern on the path, or column of a table; images of one group stay on one side.
         fraction: share of the training images to use.
         per_class: number of training images to use of each class.
-        seed: of every choice.
+        seed: random seed of every choice.
     """
 
     data: str
@@ -65,7 +65,7 @@ class Request:
 
 
 def load_dataset(request: Request) -> Dataset:
-    """The splits that were asked for; the note says how they came to be."""
+    """Load the requested splits; the note describes how they were made."""
     dataset, extra = _open(request)
     if request.classes is not None:
         dataset = _only_classes(dataset, request.classes)
@@ -73,7 +73,7 @@ def load_dataset(request: Request) -> Dataset:
     notes = [dataset.note] if dataset.note else []
     groups, grouped = None, ""
     if request.group_by:
-        groups, grouped = _groups(request.group_by, train, extra), ", groups kept whole"
+        groups, grouped = _groups(request.group_by, train, extra), ", groups not split"
         for name, images in (("validation", None if request.folds else val), ("test", dataset.test)):
             if images is not None:
                 _require_apart(groups, _groups(request.group_by, images, extra), name)
@@ -117,7 +117,7 @@ def load_unlabelled(request: Request) -> Dataset:
         if tree is not None and layout is not None and layout.loose and not chosen:
             loose = tree.images(layout.loose, [0] * len(layout.loose))
             train = Joined((train, keep(loose, fraction=request.fraction, seed=request.seed)))
-            note += ", so the images beside the class folders join in"
+            note += ", including the images beside the class folders"
         return Dataset((), train, parts.get("val"), None, note)
     if tree is None or layout is None:
         images: ImageSet = keep(_open(request)[0].train, fraction=request.fraction)  # a stream cannot be cut
@@ -230,8 +230,8 @@ def _require_apart(training: Sequence[str], others: Sequence[str], name: str) ->
     """Refuse given splits that tear groups apart."""
     if both := sorted(set(training) & set(others)):
         raise VitletError(
-            f"the group {both[0]!r} has training and {name} images ({len(both)} groups have both); a group needs"
-            " to lie on one side. Put it there, or join the folders and let --group-by split them."
+            f"the group {both[0]!r} has training and {name} images ({len(both)} groups have both); a group"
+            " must be on one side. Move its images there, or merge the folders and let --group-by split them."
         )
 
 

@@ -37,7 +37,7 @@ def draw(seed: int, salt: str, key: str) -> bytes:
 
 
 def fingerprint(images: ImageSet) -> str:
-    """What tells this choice of labelled images from another, whatever their order."""
+    """Fingerprint of a set of labelled images, independent of their order."""
     digest = hashlib.blake2b(digest_size=16)
     for line in sorted(f"{images.key(index)}\0{label}" for index, label in enumerate(images.labels)):
         digest.update(line.encode(errors="surrogateescape") + b"\n")
@@ -74,7 +74,8 @@ def hold_out_items(items: Sequence[_Item], fraction: float, seed: int) -> tuple[
     count = round(len(items) * fraction)
     if fraction > 0 and not 0 < count < len(items):
         raise VitletError(
-            f"{len(items)} training images leave nothing to hold out {fraction:g} of. Add validation images, or use"
+            f"{len(items)} training images are too few to hold out a fraction of {fraction:g}. Add validation images,"
+            " or use"
             " --val-fraction 0."
         )
     order = torch.randperm(len(items), generator=torch.Generator().manual_seed(mix_seed(seed))).tolist()
@@ -111,27 +112,27 @@ def keep(
         count = max(least, round(fraction * len(members)))
         if per_class is not None:
             if per_class > len(members):
-                raise VitletError(f"class {label} has {len(members)} training images, per_class asks for {per_class}.")
+                raise VitletError(f"class {label} has {len(members)} training images, but per_class is {per_class}.")
             count = min(count, per_class)
         chosen |= set(members[:count])
     return _pick(images, chosen)
 
 
 def pick_classes(images: ImageSet, labels: Sequence[int]) -> Relabelled:
-    """Only the images of these classes, numbered anew in this order."""
+    """Images of these classes only, with labels in this order."""
     new = {label: position for position, label in enumerate(labels)}
     indices = tuple(index for index, label in enumerate(images.labels) if label in new)
     return Relabelled(images, indices, new)
 
 
 def pick_names(images: ImageSet, found: Sequence[str], known: Sequence[str], *, source: str) -> Relabelled:
-    """All images, numbered by the place of their class's name among ``known``."""
+    """All images, with labels by the index of their class name in ``known``."""
     strangers = [name for name in found if name not in known]
     if strangers:
         shown = ", ".join(known[:5]) + (", ..." if len(known) > 5 else "")
         raise VitletError(
             f"{source} holds the class {strangers[0]!r}, which is not among the {len(known)} classes of the run"
-            f" ({shown}): its label would lie beyond the classifier. Leave that class out."
+            f" ({shown}): its label would exceed the outputs of the classifier. Leave that class out."
         )
     new = {label: list(known).index(name) for label, name in enumerate(found)}
     return Relabelled(images, tuple(range(len(images))), new)

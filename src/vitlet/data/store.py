@@ -1,4 +1,4 @@
-"""Decoded images kept where training can reach them fast: in memory if they are small, else in a cache on disk.
+"""Cache of decoded images: in memory if they are small, else memory-mapped on disk.
 
 The cache is one memory-mapped file of bytes, built once, found again by the content of the images and what was done to
 them, whole or not there at all, and shared by any number of processes.
@@ -45,7 +45,7 @@ class Transform(Protocol):
     def __call__(self, image: Tensor) -> Tensor: ...
 
     def key(self) -> str:
-        """What the pixels depend on besides the image."""
+        """Cache key: what the pixels depend on besides the image."""
         ...
 
     def expected_bytes(self, channels: int) -> int:
@@ -96,11 +96,11 @@ class Shrink:
 
 @dataclass(frozen=True)
 class Storing:
-    """How to keep images.
+    """Settings of the image cache.
 
     Attributes:
-        channels: of the decoded images.
-        folder: of the cache on disk; None to decode anew each time what does not fit into memory.
+        channels: channels of the decoded images.
+        folder: folder of the cache on disk; None to decode every time what does not fit into memory.
         limit: bytes that may be kept in memory.
         skip_unreadable: leave out files that cannot be decoded, and count them, instead of stopping.
     """
@@ -113,7 +113,7 @@ class Storing:
 
 @dataclass(frozen=True)
 class Stored:
-    """Images that were kept, and how many files were left out because they could not be read."""
+    """Cached images, and the number of files that were skipped because they could not be read."""
 
     images: ImageSet
     skipped: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Lazy(Standing):
-    """Images decoded and transformed when they are asked for."""
+    """Images that are decoded and transformed on access."""
 
     transform: Transform | None = None
 
@@ -290,7 +290,7 @@ def content_key(images: ImageSet, what: str) -> str:
 
 
 def content_digests(images: ImageSet) -> list[bytes]:
-    """What tells each image's bytes from others."""
+    """Digest of each image's bytes."""
 
     def digest(index: int) -> bytes:
         return hashlib.blake2b(images.content(index), digest_size=16).digest()
@@ -300,5 +300,5 @@ def content_digests(images: ImageSet) -> list[bytes]:
 
 
 def default_cache_folder() -> Path:
-    """Where caches lie unless the user says otherwise."""
+    """Default folder of the image cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitlet"

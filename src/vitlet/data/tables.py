@@ -130,7 +130,7 @@ def read_numpy(file: Path) -> Dataset:
         if f"x_{split}" in arrays:
             labels = arrays.get(f"y_{split}")
             if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu":
-                raise VitletError(f"{file}: y_{split} needs to be one whole number per image.")
+                raise VitletError(f"{file}: y_{split} must be one whole number per image.")
             if not len(labels):
                 raise VitletError(f"{file}: y_{split} is empty; leave x_{split} and y_{split} out, or fill them.")
             try:

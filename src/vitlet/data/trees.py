@@ -39,7 +39,7 @@ class FolderTree:
 
     @staticmethod
     def open(root: Path) -> FolderTree:
-        """List a folder; what begins with a dot is passed over, and links to a folder above."""
+        """List a folder, without hidden files and links to parent folders."""
         found, others = [], []
         for folder, folders, files in os.walk(root, followlinks=True, onerror=_cannot_list):
             folders[:] = sorted(each for each in folders if not each.startswith(".") and not _leads_up(folder, each))
@@ -73,7 +73,7 @@ class TreeLayout:
     """The paths of a tree by split.
 
     Attributes:
-        labelled: of each split, the images that lie in the folder of a class.
+        labelled: by split, the images in class folders.
         loose: training images that do not.
         place: which part of a path is its class.
         others: images in folders that are neither split nor class, or of val and test in no class.
@@ -86,7 +86,7 @@ class TreeLayout:
 
 
 def find_layout(tree: Tree) -> TreeLayout:
-    """Which folders are splits and which are classes; refused where that is open."""
+    """Find which folders are splits and which are classes; ambiguous layouts are refused."""
     strip = _depth_around(tree.paths)
     split = _has_splits(tree, strip)
     found: dict[str, list[PurePosixPath]] = defaultdict(list)
@@ -116,14 +116,14 @@ def _has_splits(tree: Tree, strip: int) -> bool:
         for top in others:
             if any(SPLIT_OF.get(each.lower()) == "train" for each in inner[top]):
                 raise VitletError(
-                    f"{where} holds {top!r}, which holds a training folder: is {top!r} a class? Splits need to lie"
-                    f" outside, class folders in them. Give {where / top} as DATA, or rename the folder inside."
+                    f"{where} holds {top!r}, which holds a training folder: is {top!r} a class? Splits must be the"
+                    f" outer folders, classes the inner ones. Give {where / top} as DATA, or rename the folder inside."
                 )
         return False
     if "train" not in named.values() and not others:
         raise VitletError(
             f"{where} holds {' and '.join(sorted(named))} and no training images; it needs a folder train beside them."
-            f" To measure a network on one of them, give that folder: {where / min(named)}."
+            f" To evaluate a model on one of them, give that folder: {where / min(named)}."
         )
     trained = any(split == "train" and inner[top] for top, split in named.items())
     if not others or (trained and len(set(named.values())) > 1):
@@ -156,11 +156,13 @@ def read_tree(tree: Tree, *, fewest_classes: int = 2) -> Dataset:
         raise VitletError(f"{tree.name} holds one class ({classes[0]!r}); a classifier needs at least two.")
     for name in classes:
         if any("\ud800" <= letter <= "\udfff" for letter in name):  # bytes that are no UTF-8: no file could hold it
-            raise VitletError(f"{tree.name} holds the class folder {name!r}, which cannot be written. Rename it.")
+            raise VitletError(
+                f"{tree.name} holds the class folder {name!r}, whose name cannot be written as text. Rename it."
+            )
     sets = {name: label_paths(tree, paths, classes, place) for name, paths in found.items()}
-    notes = [f"images left out because they lie beside the class folders: {loose}"] if loose else []
+    notes = [f"images skipped because they are beside the class folders: {loose}"] if loose else []
     if layout.others:
-        notes.append(f"images left out because they lie in no class of train, val or test: {layout.others}")
+        notes.append(f"images skipped because they are in no class of train, val or test: {layout.others}")
     notes += [others] if others else []
     return Dataset(classes, sets["train"], sets.get("val"), sets.get("test"), "; ".join(notes))
 
@@ -173,7 +175,8 @@ def label_paths(tree: Tree, paths: Sequence[PurePosixPath], classes: Sequence[st
             shown = ", ".join(classes[:5]) + (", ..." if len(classes) > 5 else "")
             raise VitletError(
                 f"{tree.name} holds the class {path.parts[place]!r} in {PurePosixPath(*path.parts[:place])}, which is"
-                f" not among the {len(classes)} known classes ({shown}): its label would lie beyond the classifier."
+                f" not among the {len(classes)} known classes ({shown}): its label would exceed the outputs of the"
+                " classifier."
                 " Remove that folder, or add the class to the training images."
             )
     return tree.images(paths, [index[path.parts[place]] for path in paths])

@@ -48,7 +48,7 @@ def tune(
     optuna = require_extra("optuna", "tune", "vitlet tune")
     dataset = replace(load_dataset(data_request(config)), test=None)
     if dataset.val is None:
-        raise VitletError("there are no validation images to tune on; leave --val-fraction above 0.")
+        raise VitletError("there are no validation images to tune on; use a --val-fraction greater than 0.")
     if open_tasks:
         config, _, why = choose_tasks(config, dataset)
         say(why)
@@ -105,11 +105,11 @@ def _claim(folder: Path, config: RunConfig) -> None:
     except OSError as problem:
         raise VitletError(f"cannot write in {folder}: {problem.strerror}. Choose another --output.") from problem
     if not file.is_file():
-        raise VitletError(f"{folder} holds other files and is no search; choose another --output.")
+        raise VitletError(f"{folder} contains other files and is not a search; choose another --output.")
     had = RunConfig.from_dict(RunConfig.read(file), source=str(file)).to_dict()
     if different := differences(had, config.to_dict(), RunConfig, "the search"):
         raise VitletError(
-            f"cannot go on with the search {folder} with other settings: {'; '.join(different)}. Choose another"
+            f"cannot continue the search {folder} with other settings: {'; '.join(different)}. Choose another"
             " --output, or give the same ones."
         )
 

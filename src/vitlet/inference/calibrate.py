@@ -1,4 +1,4 @@
-"""Probabilities that can be believed: one temperature, fitted on images that the network did not learn from.
+"""Probabilities that can be believed: one temperature, fitted on images that the model did not learn from.
 
 The method is that of Guo et al., "On Calibration of Modern Neural Networks", ICML 2017: the temperature with the least
 cross-entropy. It changes no guess, only how sure each is.
@@ -30,7 +30,7 @@ LIMITS = (0.05, 20.0)
 
 @dataclass(frozen=True)
 class CalibrationScores:
-    """How far probabilities can be believed on some images, before and after.
+    """Calibration error and loss on some images, before and after temperature scaling.
 
     Attributes:
         data: what the images are.
@@ -49,7 +49,7 @@ class CalibrationScores:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """The temperature of a run, on what it was fitted, and how it does on images that had no say (None: none are)."""
+    """Temperature of a run, the images of the fit, and scores on held-out images (None: there are none)."""
 
     temperature: float
     fitted: CalibrationScores
@@ -104,8 +104,8 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     found = minimize_scalar(loss, bounds=(low, high), method="bounded")
     if min(loss(low), loss(high)) <= found.fun + 1e-9:
         raise VitletError(
-            f"no temperature between {LIMITS[0]:g} and {LIMITS[1]:g} suits these {len(labels)} images: the network"
-            " knows all of them without doubt, or none. Calibrate on more images, or train longer."
+            f"no temperature between {LIMITS[0]:g} and {LIMITS[1]:g} fits these {len(labels)} images: the model"
+            " classifies all of them correctly, or none. Calibrate on more images, or train longer."
         )
     return math.exp(found.x)
 

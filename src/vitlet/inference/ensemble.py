@@ -1,4 +1,4 @@
-"""Classes of many images: several networks asked at once, several views of each image, files that may be broken."""
+"""Prediction for many images: ensembles of models, test-time augmentation, and unreadable files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ZOOM = 8 / 7
 
 @dataclass(frozen=True)
 class Answer:
-    """What is said of one image: classes and an embedding, or why it could not be read."""
+    """Prediction for one image: classes and an embedding, or the reason why it could not be read."""
 
     image: str
     classes: list[dict[str, Any]]
@@ -32,7 +32,7 @@ class Answer:
 
 
 class Ensemble:
-    """Networks that know the same classes; probabilities are their mean.
+    """Ensemble of models with the same classes; probabilities are averaged.
 
     Args:
         predictors: one or more.
@@ -64,12 +64,12 @@ class Ensemble:
         return found
 
     def decode(self, content: bytes, name: str) -> dict[int, Tensor]:
-        """An image's bytes as pixels, by the numbers of channels that the networks want."""
+        """An image's bytes as pixels, by the numbers of channels that the models want."""
         wanted = {each.config.in_chans for each in self.predictors}
         return {channels: decode_image(content, channels, name=name) for channels in wanted}
 
     def __call__(self, images: Sequence[Mapping[int, Tensor]]) -> tuple[Tensor, Tensor | None]:
-        """Probabilities ``(n, classes)`` of decoded images; embeddings ``(n, features)`` if there is one network."""
+        """Probabilities ``(n, classes)`` of decoded images; embeddings ``(n, features)`` if there is one model."""
         found = []
         for predictor, order in zip(self.predictors, self._orders, strict=True):
             channels, preprocess = predictor.config.in_chans, predictor.preprocess
@@ -84,18 +84,18 @@ class Ensemble:
 def _order(first: Predictor, other: Predictor) -> list[int]:
     """Where the first network's classes stand among another's; refuses networks that know other classes."""
     if set(first.classes) != set(other.classes):
-        alone = [f"{name!r} is in the first alone" for name in first.classes if name not in other.classes]
-        alone += [f"{name!r} is in the second alone" for name in other.classes if name not in first.classes]
+        alone = [f"{name!r} is only in the first" for name in first.classes if name not in other.classes]
+        alone += [f"{name!r} is only in the second" for name in other.classes if name not in first.classes]
         raise VitletError(
-            f"{first.source} and {other.source} know other classes ({len(first.classes)} and {len(other.classes)};"
-            f" {alone[0]}): their probabilities cannot be averaged. Ask them one at a time."
+            f"{first.source} and {other.source} have different classes ({len(first.classes)} and {len(other.classes)};"
+            f" {alone[0]}): their probabilities cannot be averaged. Use them one at a time."
         )
     indices = {name: index for index, name in enumerate(other.classes)}
     return [indices[name] for name in first.classes]
 
 
 def views(image: Tensor, preprocess: Preprocess, augment: TestTimeAugment = "none") -> Tensor:
-    """What the network is shown of an image: the plain view first, ``(views, channels, height, width)``."""
+    """Test-time views of an image, the plain one first: ``(views, channels, height, width)``."""
     seen = [preprocess.pixels(image)]
     if augment in ("crops", "all"):
         height, width = preprocess.size
@@ -120,7 +120,7 @@ def classify(
     """One answer for each file, in order, a batch at a time."""
     check_topk(topk)
     if batch_size < 1:
-        raise VitletError(f"batch size is {batch_size}; it needs to be 1 or more.")
+        raise VitletError(f"batch size must be at least 1, got {batch_size}.")
     for first in range(0, len(paths), batch_size):
         part = paths[first : first + batch_size]
         read = [_read(ensemble, path) for path in part]

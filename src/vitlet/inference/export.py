@@ -1,4 +1,4 @@
-"""A run as files that other programs read, checked against the network itself before anything is handed over."""
+"""A run as files that other programs read, checked against the model itself before anything is handed over."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CHECKED = 32
 
 @dataclass(frozen=True)
 class Parity:
-    """How far an export's logits are from the network's own, on so many images.
+    """Largest difference between the logits of an export and of the model, and the number of images.
 
     Attributes:
         images: how many; they are given one alone, then the rest together, for any number must do.
@@ -57,17 +57,17 @@ class Parity:
 def export_run(
     run: Path, form: Format, output: Path | None = None, *, dtype: Dtype = "float32", licence: str = "unknown"
 ) -> tuple[Path, Parity]:
-    """Write an export folder, whole or not at all.
+    """Write an export folder atomically.
 
     Args:
         run: folder of a run, or of a search: its ensemble becomes one network that answers with the mean.
         form: what to write.
         output: folder to be; ``RUN/export/FORMAT`` by default.
-        dtype: of the weights, and where the program can, of the arithmetic.
-        licence: of the weights, for the model card.
+        dtype: dtype of the weights, and where the program can, of the arithmetic.
+        licence: licence of the weights, for the model card.
 
     Returns:
-        The folder, and how it compares with the network.
+        The folder, and how it compares with the model.
     """
     if is_export(run):
         raise VitletError(f"{run} is an export itself: export the run that it was made from.")
@@ -97,7 +97,7 @@ def export_run(
         parity = _compare(predictor, beside, about)
         if dtype == "float32" and not parity.largest <= TOLERANCE:
             raise VitletError(
-                f"the {form} export differs from the network: {parity}. At most {TOLERANCE:g} is let through; nothing"
+                f"the {form} export differs from the model: {parity}. At most {TOLERANCE:g} is allowed; nothing"
                 " was written."
             )
         (beside / CARD).write_text(model_card(predictor, about, licence=licence, parity=str(parity)), encoding="utf-8")
@@ -155,7 +155,7 @@ def _write(predictor: Predictor, about: Exported, described: Mapping[str, Any], 
 
 
 def _write_program(predictor: Predictor, about: Exported, folder: Path) -> None:
-    """The network as a graph of any number of images."""
+    """The model as a graph of any number of images."""
     network = TorchNetwork(deepcopy(predictor.model), about.dtype if about.format == "torch" else "float32").eval()
     example = torch.zeros(2, *about.preprocessing["input_size"])
     count = torch.export.Dim("count", min=1, max=65536)
@@ -221,7 +221,7 @@ def _check_images(predictor: Predictor) -> tuple[Tensor, str]:
         pass
     draw = torch.Generator().manual_seed(0)
     noise = torch.randint(0, 256, (CHECKED, channels, *preprocess.size), generator=draw, dtype=torch.uint8)
-    return preprocess.normalize(noise), "images of noise (the run's data is not at hand)"
+    return preprocess.normalize(noise), "random images (the run's data is not available)"
 
 
 def _finish(folder: Path, about: Exported, parity: Parity) -> None:

@@ -1,4 +1,4 @@
-"""An export folder: what lies in it, and how it becomes a network again without running any code that it brings.
+"""Export folder: its files, and loading it as a model without running code from it.
 
 ==================  ==============================================================
 vitlet.json         format, preprocessing, class names, temperature, parity, checksums
@@ -48,10 +48,10 @@ LARGEST_PIXEL = 1e30
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export knows of itself.
+    """Manifest of an export.
 
     Attributes:
-        architecture: name of the network, or ``ensemble``.
+        architecture: name of the model, or ``ensemble``.
         model_args: with which timm builds it; of an ensemble the same of each member, and their weights.
         preprocessing: under timm's names: ``input_size``, ``crop_pct``, ``interpolation``, ``mean``, ``std``.
         temperature: that the logits are divided by before they become probabilities.
@@ -68,7 +68,7 @@ class Exported:
 
 
 def timm_preprocess(settings: Mapping[str, Any]) -> Preprocess:
-    """The way of an image into a network, from timm's names for it."""
+    """The way of an image into a model, from timm's names for it."""
     size, crop_pct = tuple(settings["input_size"][1:]), settings["crop_pct"]
     return Preprocess(size, crop_pct=crop_pct, mean=settings["mean"], std=settings["std"])
 
@@ -82,7 +82,7 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
 
 
 def is_export(folder: Path) -> bool:
-    """Whether a folder says that it is one."""
+    """Whether a folder is an export."""
     return (folder / EXPORT_MANIFEST).is_file()
 
 
@@ -111,7 +111,7 @@ def _check(about: Exported) -> None:
     own = about.preprocessing
     size, crop = own["input_size"], own["crop_pct"]
     if not isinstance(size, list) or len(size) != 3 or not all(type(side) is int and side > 0 for side in size):
-        raise ValueError(f"input_size is {size!r}; it needs to be channels, height and width")
+        raise ValueError(f"input_size must be channels, height and width, got {size!r}")
     if max(size) > MAX_SIDE:
         raise ValueError(f"input_size is {size!r}; at most {MAX_SIDE} pixels a side are taken")
     for name in ("mean", "std"):
@@ -119,11 +119,11 @@ def _check(about: Exported) -> None:
         if not numbers or len(own[name]) != size[0]:
             raise ValueError(f"{name} is {own[name]!r}; it needs a number for each of {size[0]} channels")
     if min(own["std"]) <= 0:
-        raise ValueError(f"std is {own['std']!r}; it needs to be more than 0")
+        raise ValueError(f"std must be greater than 0, got {own['std']!r}")
     if not is_number(crop) or not 0 < crop <= 1:
-        raise ValueError(f"crop_pct is {crop!r}; it needs to be more than 0 and at most 1")
+        raise ValueError(f"crop_pct must be greater than 0 and at most 1, got {crop!r}")
     if not 0 < about.temperature < math.inf:
-        raise ValueError(f"temperature is {about.temperature!r}; it needs to be more than 0")
+        raise ValueError(f"temperature must be finite and greater than 0, got {about.temperature!r}")
 
 
 def _build(about: Exported) -> nn.Module:
@@ -135,7 +135,7 @@ def _build(about: Exported) -> nn.Module:
 
 
 def load_network(folder: Path, about: Exported) -> nn.Module:
-    """The network of an export, which answers with logits and embeddings; asked once, for as many logits as names."""
+    """The model of an export, which answers with logits and embeddings; asked once, for as many logits as names."""
     file = folder / READ[about.format]
     if not file.is_file():
         raise VitletError(f"{file} is missing: the export is damaged. Export the run again.")
@@ -154,8 +154,8 @@ def load_network(folder: Path, about: Exported) -> nn.Module:
     except VitletError:
         raise
     except Exception as problem:  # damaged files fail in many ways
-        raise VitletError(f"cannot load the network in {folder}: {first_line(problem)}.") from problem
+        raise VitletError(f"cannot load the model in {folder}: {first_line(problem)}.") from problem
     if logits != (count := len(about.label_names)):
         known = f"it has {logits} logits, and {EXPORT_MANIFEST} names {count} classes"
-        raise VitletError(f"cannot load the network in {folder}: {known}. Export the run again.")
+        raise VitletError(f"cannot load the model in {folder}: {known}. Export the run again.")
     return network

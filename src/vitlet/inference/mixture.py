@@ -1,4 +1,4 @@
-"""Several networks as one: the weighted mean of their probabilities."""
+"""Several models as one: the weighted mean of their probabilities."""
 
 from __future__ import annotations
 

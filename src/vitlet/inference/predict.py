@@ -43,7 +43,7 @@ class Predictor:
 
     Args:
         model: gives logits.
-        preprocess: of its images.
+        preprocess: preprocessing of its images.
         classes: their names.
         config: settings of the run; of an export, what is known of them.
         device: to compute on.
@@ -126,22 +126,22 @@ class Predictor:
     def images(
         self, data: str | None = None, *, split: str | None = None, data_dir: str | None = None
     ) -> tuple[ImageSet, str]:
-        """Images labelled by this network's classes, and what they are.
+        """Images labelled by this model's classes, and what they are.
 
         Args:
             data: a source (default: the run's own).
             split: which of its images (default: test, else val, else all).
-            data_dir: of a source that is a table or has a name.
+            data_dir: data folder of a source that is a table or has a name.
         """
         return self._own_split(split) if data is None else self._other(data, split, data_dir)
 
     def logits(self, images: ImageSet, *, batch_size: int = 128) -> tuple[Tensor, Tensor]:
-        """Logits ``(n, classes)`` and labels ``(n,)`` of a whole set."""
+        """Logits ``(n, classes)`` and labels ``(n,)`` of a set."""
         return self.logits_of(self.fitted(images), batch_size=batch_size)
 
     @torch.inference_mode()
     def logits_of(self, fitted: ImageSet, *, batch_size: int = 128) -> tuple[Tensor, Tensor]:
-        """The same of images that have the size of the network's input."""
+        """Logits and labels of images that have the size of the model's input."""
         loader = self._loader(fitted, batch_size)
         found = [(self._classify(batch.to(self.device)).float().cpu(), labels) for batch, labels in loader]
         return torch.cat([logits for logits, _ in found]), torch.cat([labels for _, labels in found])
@@ -170,7 +170,7 @@ class Predictor:
     def _own_split(self, split: str | None) -> tuple[ImageSet, str]:
         config = self.config
         if self.source is not None and is_export(self.source):
-            raise VitletError(f"{self.source} is an export and knows no data of its own. Give a folder as DATA.")
+            raise VitletError(f"{self.source} is an export without data. Give a folder as DATA.")
         dataset = load_dataset(data_request(config))
         name = split or ("test" if dataset.test is not None else "val")
         images = dataset.test if name == "test" else dataset.val
@@ -211,7 +211,7 @@ def _changed(run: Path, split: str, images: ImageSet) -> str:
 def check_topk(topk: int) -> None:
     """Refuse what names no class."""
     if topk < 1:
-        raise VitletError(f"topk is {topk}; it needs to be 1 or more.")
+        raise VitletError(f"topk must be at least 1, got {topk}.")
 
 
 def most_likely(probabilities: Tensor, classes: Sequence[str], topk: int) -> list[dict[str, Any]]:
@@ -253,7 +253,7 @@ def _unfinished(run: Path, config: RunConfig) -> str:
 
 
 def _load_search(folder: Path, device: str) -> Predictor:
-    """The run that a search found best, or its ensemble as one network."""
+    """The run that a search found best, or its ensemble as one model."""
     used = used_members(folder)
     loaded = [Predictor.load(run, device=device) for run in used]
     first = loaded[0]

@@ -49,7 +49,7 @@ class OnnxNetwork(nn.Module):
         self.session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """The same as `TorchNetwork`."""
+        """See `TorchNetwork`."""
         logits, embedding = self.session.run(list(OUTPUTS), {INPUT: images.cpu().numpy()})
         return torch.from_numpy(logits), torch.from_numpy(embedding)
 
@@ -68,7 +68,7 @@ class OpenVinoNetwork(nn.Module):
         self.compiled = openvino.Core().compile_model(str(path), "CPU", hints)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """The same as `TorchNetwork`."""
+        """See `TorchNetwork`."""
         request = self.compiled.create_infer_request()  # its own: several threads may ask at once
         request.infer([images.cpu().numpy()])
         return tuple(torch.from_numpy(request.get_output_tensor(index).data.copy()) for index in (0, 1))  # type: ignore[return-value]

@@ -3,4 +3,4 @@
 import vitlet.models.arvit
 import vitlet.models.cvt
 import vitlet.models.small
-import vitlet.models.t2t  # noqa: F401  # each registers its networks
+import vitlet.models.t2t  # noqa: F401  # each registers its models

@@ -29,7 +29,7 @@ class PostNormBlock(nn.Module):
 
     Args:
         dim: width of a token.
-        num_heads: of the attention.
+        num_heads: number of heads of the attention.
         hidden: width between two linear layers; None for a single linear layer.
         drop, attn_drop, drop_path: dropout of the outputs, of the attention weights, and of whole branches.
     """
@@ -63,7 +63,7 @@ def _initialise(module: nn.Module) -> None:
 
 
 class ARViT(LayeredModel):
-    """The network; arguments that timm's ViT has are called as there.
+    """The model; arguments that timm's ViT has are called as there.
 
     Args:
         mlp_hidden: width between the two linear layers of a block; None for one layer.
@@ -96,7 +96,7 @@ class ARViT(LayeredModel):
     ) -> None:
         super().__init__()
         if embed_dim % 4 or embed_dim % num_heads:
-            raise ValueError(f"embed_dim {embed_dim} needs to be divisible by 4 and by num_heads {num_heads}")
+            raise ValueError(f"embed_dim {embed_dim} must be divisible by 4 and by num_heads {num_heads}")
         self.in_chans, self.num_classes = in_chans, num_classes
         self.num_features = self.embed_dim = embed_dim
         self.num_prefix_tokens = 0

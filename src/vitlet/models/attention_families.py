@@ -1,7 +1,7 @@
 """Families of timm whose attention is a map over the token grid, found by ``benchmarks/attention_models.py``.
 
-Surveying a network takes seconds and there are 1,351, so that ``vitlet models --attention`` reads this list instead. It
-is no permission: what a network really has is surveyed when it is used.
+Surveying a model takes seconds and there are 1,351, so that ``vitlet models --attention`` reads this list instead. It
+is no permission: what a model really has is surveyed when it is used.
 """
 
 from __future__ import annotations
@@ -35,6 +35,6 @@ FAMILIES: dict[str, tuple[str, str]] = {
 
 
 def has_attention_maps(name: str, family: str) -> bool:
-    """Whether a network of this name and family is known to have them."""
+    """Whether a model of this name and family is known to have them."""
     pattern, _ = FAMILIES.get(family, ("", ""))
     return fnmatchcase(name, pattern)

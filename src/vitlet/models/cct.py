@@ -24,7 +24,7 @@ class ConvTokenizer(Tokenizer):
     Args:
         layers: how many convolutions, and halvings.
         hidden: channels between two of them.
-        strict_img_size, output_fmt: as timm's networks pass them for images of any size.
+        strict_img_size, output_fmt: as timm's models pass them for images of any size.
         more: what they pass besides, which means nothing here.
     """
 
@@ -80,7 +80,7 @@ class SequencePool(nn.Module):
 
 
 class CompactTransformer(VisionTransformer):
-    """The network; what is not named here is passed to timm's ViT.
+    """The model; what is not named here is passed to timm's ViT.
 
     Args:
         global_pool: map, timm's word for a pool that is learned; avg or another of timm's for that.

@@ -31,7 +31,7 @@ class ConvTokens(Tokenizer):
         self.init_weights()
 
     def init_weights(self) -> None:
-        """As timm's ResNet: variances kept, residual blocks start as their shortcuts."""
+        """Initialize as timm's ResNet: preserved variances, residual blocks start as identity."""
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d):
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
@@ -95,7 +95,7 @@ class ConvStemViT(GridViT):
 
     Args:
         stem_width: channels of the first convolution; each next one has twice as many, the last ``embed_dim``.
-        stem_strides: of the convolutions.
+        stem_strides: strides of the convolutions.
         more: arguments of `GridViT`.
     """
 
@@ -107,7 +107,7 @@ class Hybrid(GridViT):
     """Residual stages on large grids, attention on a small one.
 
     Args:
-        channels: of the residual stages, one block each; every stage but the first halves the grid.
+        channels: channels of the residual stages, one block each; every stage but the first halves the grid.
         stem_stride: 1, 2 or 4.
         merge: make tokens by a 3x3 convolution of stride 2; else they are the last stage's map.
         more: arguments of `GridViT`.

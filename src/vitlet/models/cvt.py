@@ -37,14 +37,14 @@ def _initialise(module: nn.Module) -> None:
 
 
 class CvT(LayeredModel):
-    """The network; arguments that timm's networks have are called as there. Any image size, square or not.
+    """The model; arguments that timm's models have are called as there. Any image size, square or not.
 
     Args:
-        img_size: of the images it is meant for; only remembered.
+        img_size: intended image size; only stored.
         global_pool: token: the head reads the class token; avg: the mean of the others. By default what there is.
         embed_dims, depths, num_heads: of the stages.
         kernels, strides, paddings: of the stages' convolutional embeddings.
-        kv_stride: of the convolutions before keys and values.
+        kv_stride: stride of the convolutions before keys and values.
         class_token: as published, or none.
         act_layer: gelu as in Hugging Face's transformers; the original code trained with quick_gelu.
         norm_layer, attn_layer: of the embeddings and blocks.

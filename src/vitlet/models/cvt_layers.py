@@ -75,7 +75,7 @@ class ConvAttention(ConvolvedAttention):
     """Queries, keys and values with a convolution each.
 
     Args:
-        kv_stride: of the convolution before keys and values; from 2 on the weights are no longer token by token.
+        kv_stride: stride of the convolution before keys and values; from 2 on the weights are no longer token by token.
     """
 
     def __init__(self, dim: int, num_heads: int, kv_stride: int, attn_drop: float, proj_drop: float) -> None:

@@ -24,7 +24,7 @@ RESERVED = {
     *("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir", "scriptable"),
     *("num_classes", "in_chans", "img_size", "drop_path_rate"),
 }
-"""Arguments of timm that a settings file may not slip in among the network's own."""
+"""Arguments of timm that a settings file may not slip in among the model's own."""
 
 
 def build_model(
@@ -44,7 +44,7 @@ def build_model(
     """
     reserved = RESERVED & set(model_kwargs or {})
     if reserved:
-        raise VitletError(f"model_kwargs cannot hold {sorted(reserved)[0]!r}: it has a setting of its own, or none.")
+        raise VitletError(f"model_kwargs cannot hold {sorted(reserved)[0]!r}: it has its own setting, or none.")
     if name not in timm.list_models():
         raise VitletError(
             f"unknown model {name!r}.{nearest(name, timm.list_models())} `vitlet models PATTERN` lists them."
@@ -104,7 +104,7 @@ def _one_message() -> Iterator[None]:
 
 
 def data_statistics(model: nn.Module, in_chans: int) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation per channel that the network's configuration names."""
+    """Mean and standard deviation per channel that the model's configuration names."""
     config: Mapping[str, Any] = getattr(model, "pretrained_cfg", None) or {}
     mean, std = config.get("mean", (0.5, 0.5, 0.5)), config.get("std", (0.5, 0.5, 0.5))
     if in_chans == len(mean):
@@ -129,7 +129,7 @@ def describe_for_timm(
     std: Sequence[float],
     classes: Sequence[str],
 ) -> str:
-    """The ``config.json`` with which ``timm.create_model("local-dir:...")`` builds this network again."""
+    """The ``config.json`` with which ``timm.create_model("local-dir:...")`` builds this model again."""
     own: Mapping[str, Any] = getattr(model, "pretrained_cfg", None) or {}
     forget = ("architecture", "url", "file", "hf_hub_id", "hf_hub_filename", "source", "state_dict", "tag")
     settings = {key: value for key, value in own.items() if value is not None and key not in forget}
@@ -152,13 +152,13 @@ def describe_for_timm(
 
 
 def load_exported(folder: Path) -> nn.Module:
-    """The network of a folder in timm's ``local-dir`` layout."""
+    """The model of a folder in timm's ``local-dir`` layout."""
     model: nn.Module = timm.create_model(f"local-dir:{folder}", pretrained=True)
     return model
 
 
 def rebuild(name: str, arguments: Mapping[str, Any], *, classes: int) -> nn.Module:
-    """The network that `build_model` made with these arguments, which may have been through JSON; fresh weights."""
+    """The model that `build_model` made with these arguments, which may have been through JSON; fresh weights."""
     rest = dict(arguments)
     size = rest.pop("img_size", None)
     img_size = None if size is None else (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
@@ -169,10 +169,10 @@ def rebuild(name: str, arguments: Mapping[str, Any], *, classes: int) -> nn.Modu
 
 
 def find_models(pattern: str = "", *, attention: bool = False) -> list[str]:
-    """Names of networks whose token grid can be read; a plain word as pattern matches anywhere in a name.
+    """Names of models whose token grid can be read; a plain word as pattern matches anywhere in a name.
 
     Args:
-        pattern: such as ``vit*`` or ``swin``.
+        pattern: name pattern such as ``vit*`` or ``swin``.
         attention: only those known to have attention maps over their token grid.
     """
     wildcard = pattern if any(sign in pattern for sign in "*?[") or not pattern else f"*{pattern}*"
@@ -191,7 +191,7 @@ def attention_families() -> dict[str, str]:
 
 
 def _shows_its_grid(name: str) -> bool:
-    """Whether the module that makes this network has a class with ``forward_intermediates``, as a few have not."""
+    """Whether the module that makes this model has a class with ``forward_intermediates``, as a few have not."""
     module = sys.modules[timm.models.model_entrypoint(name).__module__]
     return any(isinstance(kind, type) and hasattr(kind, "forward_intermediates") for kind in vars(module).values())
 

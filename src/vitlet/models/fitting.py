@@ -1,4 +1,4 @@
-"""One weight fitted to a network of another size: positions, tables of relative positions, patches, channels."""
+"""One weight fitted to a model of another size: positions, tables of relative positions, patches, channels."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ OFFSETS = "attention_biases"
 
 
 def resampled(name: str, tensor: Tensor, model: nn.Module, aspect: float = 1.0) -> Tensor | None:
-    """Positions, relative or not, or patches, at the size that the network needs; None if that cannot be.
+    """Positions, relative or not, or patches, at the size that the model needs; None if that cannot be.
 
     Args:
-        name: of the weight.
+        name: name of the weight.
         tensor: as it was learned.
-        model: the network it is for.
+        model: the model it is for.
         aspect: rows per column of the grid that it was learned on.
     """
     own = model.state_dict()[name]

@@ -1,4 +1,4 @@
-"""Start a network from learned weights: all but a fresh classifier, at another image size or number of channels."""
+"""Start a model from learned weights: all but a fresh classifier, at another image size or number of channels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vitlet.models.released import under_own_names
 from vitlet.models.weight_files import read_description, read_weights
 
 ROTARY = "rope"
-"""What timm's networks call their rotary positions, which turn queries and keys: zero would erase both."""
+"""What timm's models call their rotary positions, which turn queries and keys: zero would erase both."""
 
 UNSWITCHABLE = re.compile(r"^Rotary|RotaryEmbedding|PosConv$|PosEnc$")
 """Classes of positions that have no table: rotary ones, and convolutions that see the border."""
@@ -27,7 +27,7 @@ UNSWITCHABLE = re.compile(r"^Rotary|RotaryEmbedding|PosConv$|PosEnc$")
 RELATIVE_POSITIONS = re.compile(
     r"(^|\.)("
     r"relative_position_bias_table|attention_biases|rel_pos_[hw]|(height|width)_rel"  # tables
-    r"|(cpb_mlp|meta_mlp|\w*rel_pos\.mlp)\..+"  # tables made by a network from the offsets
+    r"|(cpb_mlp|meta_mlp|\w*rel_pos\.mlp)\..+"  # tables made by a model from the offsets
     r"|(pos_proj|pos_embe?d\.token_projection)\.(weight|bias)"  # ConViT; sinusoids of XCiT and EdgeNeXt
     r")$"
 )
@@ -39,14 +39,14 @@ KEYS_SHOWN = 4
 
 @dataclass(frozen=True)
 class Loaded:
-    """What became of each weight of the network, by name.
+    """Result of loading weights, by parameter name.
 
     Attributes:
         loaded: taken from the file, fitted or as they are.
         resampled: of these, interpolated for another image, window or patch size.
         adapted: of these, changed for another number of channels.
         fresh: left as they were initialised.
-        unused: of the file, left out.
+        unused: unused weights of the file, left out.
         layout: the known release that the file is, if it is one.
     """
 
@@ -73,12 +73,12 @@ def _listed(names: Sequence[str], sign: str = ", ") -> str:
 
 
 def position_names(model: nn.Module) -> list[str]:
-    """Names of the absolute positional embeddings of a network, learned or fixed."""
+    """Names of the absolute positional embeddings of a model, learned or fixed."""
     return [name for name in _tensors(model) if name.rpartition(".")[2] in POSITIONS and ROTARY not in name.split(".")]
 
 
 def relative_position_names(model: nn.Module) -> list[str]:
-    """Names of what a network adds to attention scores, or takes them from, by the offset of two tokens alone."""
+    """Names of what a model adds to attention scores, or takes them from, by the offset of two tokens alone."""
     return [name for name in _tensors(model) if RELATIVE_POSITIONS.search(name)]
 
 
@@ -118,11 +118,11 @@ def classifier_names(model: nn.Module) -> tuple[str, ...]:
 def load_weights(model: nn.Module, file: Path, *, keep_classifier: bool = False) -> Loaded:
     """Load weights of the same architecture; refuses those of another, naming keys and shapes.
 
-    Positions and tables of relative positions are resampled to the network's size, its first convolution is adapted to
+    Positions and tables of relative positions are resampled to the model's size, its first convolution is adapted to
     its channels. The classifier stays fresh, and so do positions that were switched off (all zero).
 
     Args:
-        model: the network.
+        model: the model.
         file: safetensors, or of torch.save (tensors alone: nothing in it is run).
         keep_classifier: load the classifier too; it has to be of the same size.
     """
@@ -147,7 +147,7 @@ def load_weights(model: nn.Module, file: Path, *, keep_classifier: bool = False)
     problems += [f"{name} is missing" for name in own if name not in {*weights, *fresh, *optional}]
     if problems:
         advice = _advice(read, model, description, layout)
-        raise VitletError(f"the weights {file} are of another network: {_shown_problems(problems)}. {advice}")
+        raise VitletError(f"the weights {file} are of another model: {_shown_problems(problems)}. {advice}")
     model.load_state_dict(taken, strict=False)
     before = {name: found.get(name, weights[name]) for name in taken}
     size, channels = _changes(before, taken)
@@ -164,7 +164,7 @@ def _shown_problems(problems: Sequence[str]) -> str:
 def _positions(
     found: Mapping[str, Tensor], names: Sequence[str], model: nn.Module, description: Mapping[str, Any]
 ) -> dict[str, Tensor]:
-    """Positions at the network's size, where the grid is known that they were learned on: timm takes all for square."""
+    """Positions at the model's size, where the grid is known that they were learned on: timm takes all for square."""
     size = (description.get("pretrained_cfg") or {}).get("input_size")
     if not size:
         return {}
@@ -173,7 +173,7 @@ def _positions(
 
 
 def _fitted(weights: Mapping[str, Tensor], model: nn.Module) -> tuple[dict[str, Tensor], list[str]]:
-    """The weights at the network's sizes, and what is wrong with those that cannot be had so."""
+    """The weights at the model's sizes, and what is wrong with those that cannot be had so."""
     own = model.state_dict()
     taken: dict[str, Tensor] = {}
     problems = []
@@ -218,7 +218,7 @@ def _advice(
     own = model.state_dict()
     differing = [name for name in found if name in own and found[name].shape != own[name].shape]
     if found.keys() <= own.keys() and all(name.rpartition(".")[2] in POSITIONS for name in differing):
-        return "Use --img-size as they were learned at, or put the config.json of that network beside the file."
+        return "Use the --img-size that they were trained with, or put the config.json of that model beside the file."
     if found.keys() <= own.keys() and len(differing) == 1 and found[differing[0]].ndim == 4:
         return f"Use --in-chans {found[differing[0]].shape[1]}, as they were learned with."
     architecture = description.get("architecture")
@@ -254,7 +254,7 @@ def layer_decay_groups(model: nn.Module, *, weight_decay: float, layer_decay: fl
 
 
 def pooled_features(model: nn.Module, images: Tensor) -> Tensor:
-    """What the classifier would see: ``(B, features)``."""
+    """Inputs of the classifier: ``(B, features)``."""
     module: Any = model
     features: Tensor = module.forward_head(module.forward_features(images), pre_logits=True)
     return features if features.ndim == 2 else torch.flatten(features, 1)

@@ -1,4 +1,4 @@
-"""What timm asks of a model and of its patch embedding, for those of vitlet that are not built on timm's own."""
+"""timm's model interface for vitlet's models that are not derived from a timm class."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LayeredModel(nn.Module):
     global_pool: str
 
     def embed(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What the first layer is given, and positions that all of them add, if there are any."""
+        """Input of the first layer, and positional embeddings that all layers add, if any."""
         return images, None
 
     def run_layer(self, layer: nn.Module, given: Tensor, positions: Tensor | None) -> tuple[Tensor, tuple[int, int]]:
@@ -42,7 +42,7 @@ class LayeredModel(nn.Module):
         raise NotImplementedError
 
     def between(self, tokens: Tensor, size: tuple[int, int]) -> Tensor:
-        """What the next layer is given."""
+        """Input of the next layer."""
         return tokens
 
     def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
@@ -58,7 +58,7 @@ class LayeredModel(nn.Module):
         """A new head; 0 classes for none."""
         if global_pool is not None:
             if global_pool not in self.pools:
-                raise ValueError(f"global_pool is {global_pool!r}; it needs to be one of {self.pools}, '' for none")
+                raise ValueError(f"global_pool must be one of {self.pools}, '' for none, got {global_pool!r}")
             self.global_pool = global_pool
         self.num_classes = num_classes
         self.head = nn.Linear(self.head_hidden_size, num_classes) if num_classes else nn.Identity()
@@ -74,7 +74,7 @@ class LayeredModel(nn.Module):
     ) -> Any:
         """timm's contract: the outputs of layers as maps, after that of the last layer as tokens."""
         if output_fmt not in ("NCHW", "NLC"):
-            raise ValueError(f"output_fmt is {output_fmt!r}; it needs to be NCHW or NLC")
+            raise ValueError(f"output_fmt must be NCHW or NLC, got {output_fmt!r}")
         layers = getattr(self, self.LAYERS)
         wanted, last = feature_take_indices(len(layers), indices)
         run = layers[: last + 1] if stop_early else layers
@@ -122,7 +122,7 @@ def as_map(tokens: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 class Tokenizer(nn.Module):
-    """Images to tokens, where a ViT of timm has its patch embedding, and asked the same questions.
+    """Base class of tokenizers with the interface of timm's patch embedding.
 
     Args:
         stride: pixels of the image per token, along each axis.

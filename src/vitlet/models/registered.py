@@ -1,4 +1,4 @@
-"""How vitlet's models are registered with timm."""
+"""Registration of vitlet's models with timm."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def register(
 
     Args:
         module: that the model belongs to.
-        name: of the model; with the tag of its weights, such as ``cvt_13.microsoft_in1k``, where there are any.
+        name: name of the model; with the tag of its weights, such as ``cvt_13.microsoft_in1k``, where there are any.
         kind: its class.
         sizes: arguments of the class, unless others are given.
         cfg: as `timm_cfg` makes it.

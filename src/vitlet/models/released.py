@@ -1,4 +1,4 @@
-"""Weights under the names of the code they were released with, renamed to those of the network here."""
+"""Weights under the names of the code they were released with, renamed to those of the model here."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _TINY_VIT = (
 
 
 def under_own_names(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """The weights as this network calls them: renamed, and perhaps reshaped, by whichever known way fits it best.
+    """The weights as this model calls them: renamed, and perhaps reshaped, by whichever known way fits it best.
 
-    Ways are the network's own ``checkpoint_filter_fn``, where its module has one, and names of other code. They are
+    Ways are the model's own ``checkpoint_filter_fn``, where its module has one, and names of other code. They are
     written for released files and may harm others, so that one is taken only if it leaves fewer names without a
     counterpart, or as many and fewer shapes that differ.
     """
@@ -70,7 +70,7 @@ def _misfits(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[
 
 
 def _by_filter(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """By the function with which timm, or vitlet, reads released weights of this network."""
+    """By the function with which timm, or vitlet, reads released weights of this model."""
     filter_fn: Any = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
     filtered = weights if filter_fn is None else filter_fn(dict(weights), model)
     return {name: tensor for name, tensor in filtered.items() if isinstance(tensor, Tensor)}

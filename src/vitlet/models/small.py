@@ -28,7 +28,7 @@ class SmallStemResNet(ResNet):
     """timm's ResNet-18 at half its width, with one 3x3 convolution as its stem and no pool after it.
 
     Args:
-        stem_stride: of that convolution.
+        stem_stride: stride of that convolution.
     """
 
     def __init__(self, stem_stride: int = 1, in_chans: int = 3, **more: Any) -> None:
@@ -96,7 +96,7 @@ _small("t2t", 96, "The same, on 12 x 12 tokens.", splits=((5, 2, 2), *_SPLITS))
 _small("cct", 32, _LEARNED, tokenizer_layers=2)
 _small("cct", 64, "The same with three convolutions.", tokenizer_layers=3)
 _small("cct", 96, "The same with three convolutions, on 12 x 12 tokens.", tokenizer_layers=3)
-_small("resnet", 32, "A convolutional network of about the same size: what a transformer has to beat.", stem_stride=1)
+_small("resnet", 32, "A convolutional network of about the same size, as a baseline for transformers.", stem_stride=1)
 _small("resnet", 64, "The same with a stem of stride 2.", stem_stride=2)
 _small("resnet", 96, "The same, ending in 6 x 6 tokens.", stem_stride=2)
 

@@ -1,4 +1,4 @@
-"""The networks for small images as a list: size, grid, speed, and what each is for."""
+"""The models for small images as a list: size, grid, speed, and what each is for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPEEDS = "small_speeds.csv"
 
 @dataclass(frozen=True)
 class SmallModel:
-    """A network for small images.
+    """A model for small images.
 
     Attributes:
         parameters: with ten classes.
@@ -40,7 +40,7 @@ class SmallModel:
 
 
 def small_names() -> list[str]:
-    """Names of the networks for small images, by family and size."""
+    """Names of the models for small images, by family and size."""
     names: list[str] = timm.list_models("*_for_*px", module="small")
     return names
 
@@ -64,7 +64,7 @@ def measured_speeds() -> dict[str, tuple[float, float]]:
 
 
 def measured_on() -> str:
-    """How and on what the speeds were measured; empty if they were not."""
+    """Description of the speed measurement; empty if there was none."""
     return "".join(_speed_lines()[:1]).lstrip("# ")
 
 

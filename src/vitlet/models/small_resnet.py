@@ -26,7 +26,7 @@ class SmallResNet(ResNet):
 
     Args:
         layers: blocks of each stage.
-        channels: of each stage; the stem has those of the first.
+        channels: channels of each stage; the stem has those of the first.
         stem_stride: 1, 2 or 4; no pool follows.
         more: timm's arguments, such as ``drop_path_rate``.
     """

@@ -121,7 +121,7 @@ class TokensToToken(Tokenizer):
         token_dim: width of the mixed tokens.
         mixer: performer or transformer.
         drop: dropout in the performers.
-        strict_img_size, output_fmt: as timm's networks pass them for images of any size.
+        strict_img_size, output_fmt: as timm's models pass them for images of any size.
         more: what they pass besides, which means nothing here.
     """
 
@@ -140,7 +140,7 @@ class TokensToToken(Tokenizer):
     ) -> None:
         super().__init__(math.prod(split[1] for split in splits), strict_img_size, output_fmt)
         if mixer not in ("performer", "transformer"):
-            raise ValueError(f"the token mixer is {mixer!r}; it needs to be performer or transformer")
+            raise ValueError(f"the token mixer must be performer or transformer, got {mixer!r}")
         self.splits = [tuple(split) for split in splits]
         channels = in_chans
         for number, (kernel, _, _) in enumerate(self.splits[:-1], start=1):

@@ -22,7 +22,7 @@ from vitlet.values import ImageSize
 
 
 def sinusoid_positions(count: int, dim: int) -> Tensor:
-    """Sines and cosines, in turns, of places in a sequence: ``(1, count, dim)``."""
+    """Sinusoidal positional embedding of a sequence: ``(1, count, dim)``."""
     places = torch.arange(count, dtype=torch.float64, device="cpu")[:, None]
     pairs = torch.arange(dim, device="cpu") // 2
     angles = places / 10000 ** (2 * pairs / dim)
@@ -31,7 +31,7 @@ def sinusoid_positions(count: int, dim: int) -> Tensor:
 
 
 class T2TViT(VisionTransformer):
-    """The network; what is not named here is passed to timm's ViT.
+    """The model; what is not named here is passed to timm's ViT.
 
     Args:
         splits: kernel, stride and padding of each soft split.
@@ -58,7 +58,7 @@ class T2TViT(VisionTransformer):
         self._fix_positions()
 
     def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
-        """As a ViT of timm, but for the positions, which are computed, and the class token."""
+        """Initialize as timm's ViT, except for the sinusoidal positions and the class token."""
         super().init_weights(mode, needs_reset=needs_reset)
         if self.pos_embed is not None:
             with torch.no_grad():
@@ -77,7 +77,7 @@ class T2TViT(VisionTransformer):
 
 
 def checkpoint_filter_fn(weights: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
-    """Weights as released, under the names that they have here, for the network's image size and channels."""
+    """Weights as released, under the names that they have here, for the model's image size and channels."""
     network: Any = model
     weights = weights.get("state_dict_ema", weights.get("state_dict", weights))
     renamed = {

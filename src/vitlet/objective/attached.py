@@ -1,4 +1,4 @@
-"""Tasks on any module, inside any loop: they listen while the model runs, and tell their loss when asked.
+"""Tasks attached to any module in any training loop, by a forward hook.
 
 The model is not wrapped: its forward pass, its state dict and its export stay what they are. Hooks keep the output of
 one layer, and `Attached.detach` takes them off again.
@@ -43,7 +43,7 @@ class Ear:
             self.heard = output
 
     def take(self) -> Any:
-        """What was heard, once."""
+        """The recorded output; cleared by this call."""
         heard, self.heard = self.heard, None
         return heard
 
@@ -111,7 +111,7 @@ class Listening(Backbone):
         return replace(shapes, attention=tuple(layer.shape for layer in self.survey.layers))
 
     def heard(self) -> Features:
-        """What the last forward pass gave, once."""
+        """Outputs of the last forward pass; cleared by this call."""
         images, output = self.entry.take(), self.layer.take()
         if images is None or output is None:
             what = "the model was not called with images" if images is None else f"{self.place.layer!r} did not run"
@@ -132,15 +132,15 @@ class Listening(Backbone):
 
 
 class Attached(nn.Module):
-    """Tasks that listen to a model; made by `attach`.
+    """Tasks that are attached to a model; created by `attach`.
 
-    Its parameters and its state dict are the tasks' heads alone. Under DDP wrap it like the model, and call it:
+    Its parameters and state dict are only those of the tasks' heads. Under DDP, wrap it like the model and call it:
     ``heads = DistributedDataParallel(attached)``, ``loss = criterion(model(images), labels) + heads()``.
 
     Attributes:
-        layer: the layer that is read.
-        parts: the last loss of each task, without its weight.
-        metrics: the last metrics, as ``task/metric``.
+        layer: name of the layer that is read.
+        parts: latest unweighted loss of each task.
+        metrics: latest metrics, as ``task/metric``.
     """
 
     def __init__(self, listening: Listening, terms: Sequence[Term]) -> None:
@@ -202,27 +202,33 @@ def attach(
     layout: GridLayout = "auto",
     prefix_tokens: int | None = None,
 ) -> Attached:
-    """Let tasks listen to any module: ``loss = criterion(model(images), labels) + attached.loss()``.
+    """Attach tasks to any model; their loss is added to yours.
 
-    The optimizer needs the heads too: ``optimizer.add_param_group({"params": list(attached.parameters())})``.
+    The model is not changed: a hook saves the output of one layer in the forward pass, for ``attached.loss()``.
 
     Args:
-        model: any module that is called with images ``(B, channels, height, width)``, alone or among other arguments.
-        tasks: one or several: tasks at their suggested weights, or terms with weights; all see what the model sees.
-        layer: name of the layer whose output is the token grid; by default the last one that has a grid.
-        img_size: side, or ``(height, width)``, of the images; by default what the model's own configuration says.
-        in_chans: channels of the images; by default what the model says.
-        layout: of the layer's output, where its shape is ambiguous.
-        prefix_tokens: class and register tokens in front of a sequence; by default found.
+        model: any module that is called with images ``(B, channels, height, width)``, among other arguments or not.
+        tasks: one or several tasks at their suggested weights, or `Term` objects with weights.
+        layer: name of the layer whose output is the token grid (default: the last layer that has one).
+        img_size: side, or ``(height, width)``, of the images (default: from the model's configuration).
+        in_chans: channels of the images (default: from the model).
+        layout: layout of the layer's output, where its shape is ambiguous.
+        prefix_tokens: number of class and register tokens in front of a sequence (default: found).
+
+    Example:
+        >>> attached = vitlet.attach(model, [vitlet.DRLoc()], img_size=64)
+        >>> optimizer = torch.optim.AdamW([*model.parameters(), *attached.parameters()])
+        >>> loss = criterion(model(images), labels) + attached.loss()
     """
     terms = as_terms(tasks)
     names = [term.task.name for term in terms]
     if not terms or len(set(names)) < len(names):
-        raise VitletError(f"attach needs tasks of different names, found {names}.")
+        raise VitletError(f"attach requires tasks with different names, got {names}.")
     for term in terms:
         if term.view != PlainView():
             raise VitletError(
-                f"{term.task.name} looks at images of its own ({type(term.view).__name__}); attached tasks see what the"
+                f"{term.task.name} uses its own view of the images ({type(term.view).__name__}); attached tasks see"
+                " what the"
                 " model sees. Use vitlet.Objective, which runs the model on each view."
             )
     listening = Listening(
@@ -251,8 +257,7 @@ def _size(model: nn.Module) -> int | tuple[int, int]:
     if getattr(model, "pretrained_cfg", None):
         return model_img_size(model)
     raise VitletError(
-        f"{type(model).__name__} does not say what size of images it takes: pass img_size, such as img_size=224 or"
-        " img_size=(64, 96)."
+        f"{type(model).__name__} has no known input size: pass img_size, such as img_size=224 or img_size=(64, 96)."
     )
 
 

@@ -1,4 +1,4 @@
-"""How tasks and labels share a network: weights that are found while training, as options beside fixed ones.
+"""Adaptive weighting of the task losses while training.
 
 Either kind multiplies the weight that a person chose; 1 everywhere is where both start.
 """
@@ -45,7 +45,7 @@ class Balance(nn.Module, ABC):
         Args:
             losses: scalars by name.
             weights: those that were chosen, by name of the task.
-            model: the network that all losses are of.
+            model: the model that all losses are of.
         """
 
     def update(self, norms: Sequence[Mapping[str, float]]) -> None:
@@ -53,13 +53,13 @@ class Balance(nn.Module, ABC):
 
 
 class Uncertainty(Balance):
-    """Each loss divided by a spread that is learned with the network, with a penalty of the spread's logarithm.
+    """Uncertainty weighting of losses with learned variances (Kendall et al., 2018, https://arxiv.org/abs/1705.07115).
 
     Kendall, Gal, Cipolla: "Multi-Task Learning Using Uncertainty to Weigh Losses for Scene Geometry and Semantics",
     CVPR 2018. A loss L counts as ``weight * (exp(-s) L + s / 2)``; left alone, ``exp(-s)`` goes to ``1 / 2L``.
 
     Args:
-        names: of the losses.
+        names: names of the losses.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -78,14 +78,14 @@ class Uncertainty(Balance):
 
 
 class GradientNorms(Balance):
-    """Factors that make every task pull as hard as the labels do, times its weight, on the last layer they share.
+    """Task weights that equalize gradient norms on the last shared layer (after GradNorm, https://arxiv.org/abs/1711.02257).
 
     After Chen, Badrinarayanan, Lee, Rabinovich: "GradNorm: Gradient Normalization for Adaptive Loss Balancing in Deep
     Multitask Networks", ICML 2018; but the norms are met at once, by moving averages, where GradNorm descends on the
     weights and also looks at how fast each task learns. Without labels the mean of all norms takes their place.
 
     Args:
-        names: of the losses, that of the labels first if there is one.
+        names: names of the losses, that of the labels first if there is one.
         labels: whether there is one.
         memory: share of the moving average that stays at each step.
     """
@@ -137,7 +137,7 @@ def _last_shared(losses: Mapping[str, Tensor], model: nn.Module) -> str:
         shared = [name for name in shared if name in reached]
     if not shared:
         raise VitletError(
-            f"{', '.join(losses)} share no weights that are trained, so their gradients cannot be balanced. Use"
+            f"{', '.join(losses)} share no trainable weights, so their gradients cannot be balanced. Use"
             " balance_tasks fixed or uncertainty."
         )
     return shared[-1]

@@ -29,7 +29,11 @@ Criterion = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Term:
-    """A task with its weight (a number, or a schedule over epochs) and the view it looks at."""
+    """A task with its weight (a number, or a schedule over epochs) and its view of the images.
+
+    Example:
+        >>> term = vitlet.Term(vitlet.Rotation(), 0.3, vitlet.Rotated())
+    """
 
     task: Task
     weight: float | Schedule = 1.0
@@ -65,15 +69,15 @@ def as_terms(tasks: Task | Term | Sequence[Task | Term]) -> tuple[Term, ...]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a training step needs and what a person wants to know.
+    """Result of a training step: loss, logits, and the parts of the loss with metrics.
 
     Attributes:
-        loss: the weighted total, to call ``backward`` on.
-        logits: class scores, None if the objective never saw the plain view.
-        parts: the unweighted loss of the criterion and of each task, by name.
+        loss: weighted total, for ``backward``.
+        logits: class scores; None if no term uses the plain view.
+        parts: unweighted loss of the criterion and of each task, by name.
         metrics: the tasks' metrics as ``task/metric``.
-        weights: what each task's loss counted for.
-        norms: of gradients, by name, where a `Balance` watches them: to hand to its ``update`` after the step.
+        weights: weight of each task's loss in this step.
+        norms: gradient norms by name, where a `Balance` needs them for its ``update`` after the step.
     """
 
     loss: Tensor
@@ -85,13 +89,19 @@ class Outcome:
 
 
 class Objective(nn.Module):
-    """Joins a backbone and tasks.
+    """Training objective: a backbone, a criterion on its logits, and weighted tasks, as one module.
 
     Args:
         backbone: a `TimmBackbone`, a `LayerBackbone` or another `Backbone`.
-        terms: tasks with weights, or at their suggested ones; their heads are built here, for the backbone's grids.
-        criterion: the main loss of logits and labels; cross-entropy by default.
-        balance: finds factors for the weights while training; None: they are as they were given.
+        terms: tasks with weights, or at their suggested weights; their heads are built for the backbone's grids.
+        criterion: loss of logits and labels (default: cross-entropy).
+        balance: adapts the weights while training (default: they are fixed).
+
+    Example:
+        >>> objective = vitlet.Objective(vitlet.TimmBackbone(model), [vitlet.Term(vitlet.DRLoc(), 0.5)])
+        >>> optimizer.add_param_group({"params": list(objective.task_parameters())})
+        >>> outcome = objective(images, labels)  # in place of criterion(model(images), labels)
+        >>> outcome.loss.backward()
     """
 
     MAIN = "criterion"
@@ -112,10 +122,10 @@ class Objective(nn.Module):
         self.criterion = criterion or nn.CrossEntropyLoss()
         names = [term.task.name for term in self.terms]
         if len(set(names)) < len(names) or self.MAIN in names:
-            raise VitletError(f"the tasks of an objective need different names, found {names}.")
+            raise VitletError(f"the tasks of an objective must have different names, got {names}.")
         for term in self.terms:
             if not callable(term.weight) and term.weight < 0:
-                raise VitletError(f"the weight of {term.task.name!r} is {term.weight:g}; it needs to be 0 or more.")
+                raise VitletError(f"the weight of {term.task.name!r} must be at least 0, got {term.weight:g}.")
         for view, group in _by_view(self.terms).items():
             needs = joint_needs(group)
             shapes = backbone.shapes(needs, view)
@@ -139,7 +149,7 @@ class Objective(nn.Module):
         return {term.task.name: term.weight_at(epoch) for term in self.terms}
 
     def main(self, features: Features, labels: Any) -> dict[str, Tensor]:
-        """The losses of what the labels say, by name; added up they are the main loss."""
+        """Losses on the labels by name; their sum is the main loss."""
         if features.logits is None:
             raise VitletError("labels were given, but the backbone gives no logits. Leave the labels out.")
         return {self.MAIN: self.criterion(features.logits, labels)}
@@ -184,7 +194,7 @@ class Objective(nn.Module):
             total = logits.new_zeros(())
         if total is None:
             raise VitletError(
-                "nothing to learn: found neither labels nor tasks. Pass labels, or give the objective a task."
+                "nothing to train: got neither labels nor tasks. Pass labels, or add a task to the objective."
             )
         detached = {name: part.detach() for name, part in parts.items()}
         if self.balance is not None and self.training and parts:
@@ -200,7 +210,7 @@ def joint_needs(terms: Sequence[Term]) -> Needs:
 
 
 def _fitted(terms: Sequence[Term], backbone: Backbone) -> tuple[Term, ...]:
-    """The terms with their views fitted to the grid of the network, if any needs that."""
+    """The terms with their views fitted to the grid of the model, if any needs that."""
     if not any(hasattr(term.view, "fitted") for term in terms):
         return tuple(terms)
     grid = backbone.shapes().last

@@ -13,7 +13,7 @@ Schedule = Callable[[float], float]
 
 @dataclass(frozen=True)
 class Constant:
-    """The same value throughout."""
+    """Constant schedule."""
 
     value: float
 
@@ -23,9 +23,12 @@ class Constant:
 
 @dataclass(frozen=True)
 class Ramp:
-    """Zero at the start, linear up to ``value`` over the warm-up, then linear down to zero at the last epoch.
+    """Weight schedule: linear from 0 to ``value`` over the warm-up, then linear down to 0 at the last epoch.
 
-    This is how the released DRLoc code weighs its loss: 20 epochs of warm-up.
+    The released DRLoc code uses it with 20 epochs of warm-up.
+
+    Example:
+        >>> term = vitlet.Term(vitlet.DRLoc(), vitlet.Ramp(0.5, epochs=100, warmup_epochs=20))
     """
 
     value: float

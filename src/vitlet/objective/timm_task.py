@@ -17,14 +17,18 @@ BALANCE = "_balance."
 
 
 class TimmTrainingTask(TrainingTask):
-    """Wraps an `Objective`; evaluation and checkpoints see the plain timm model, task heads stay task state.
+    """An `Objective` as timm's ``TrainingTask``; evaluation and checkpoints see the plain timm model.
 
     Args:
         objective: backbone, terms and criterion.
-        device: where the parts live.
+        device: device of the parameters.
 
     Attributes:
-        epoch: the (fractional) epoch, to be set at each step where a weight follows a schedule.
+        epoch: (fractional) epoch; set it at each step if a weight follows a schedule.
+
+    Example:
+        >>> task = vitlet.TimmTrainingTask(vitlet.Objective(vitlet.TimmBackbone(model), [vitlet.DRLoc()]))
+        >>> task(images, labels)["loss"].backward()
     """
 
     def __init__(self, objective: Objective, *, device: torch.device | None = None, verbose: bool = False) -> None:
@@ -38,7 +42,7 @@ class TimmTrainingTask(TrainingTask):
         self.epoch: float | None = None
 
     def prepare_distributed(self, device_ids: list[int] | None = None, **ddp: Any) -> TimmTrainingTask:
-        """Wrap the whole objective, heads included, in DDP."""
+        """Wrap the objective, with its heads, in DDP."""
         self.trainable_module = nn.parallel.DistributedDataParallel(self.trainable_module, device_ids=device_ids, **ddp)
         return self
 

@@ -1,4 +1,4 @@
-"""What drawings share: figures, names of files, text that can be drawn. `pixels` holds what is drawn on images.
+"""Common functions for pictures: figures, file names, printable text. `pixels` draws on images.
 
 Nothing here imports matplotlib, Pillow or NumPy before something is drawn: commands import this to say what they do.
 """
@@ -42,7 +42,7 @@ def plot_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path, *, 
 
     Args:
         runs: the logged rows of each run by its name.
-        path: of the picture.
+        path: path of the picture.
         metrics: title of each panel by the metric's key; a run that lacks a metric is left out of that panel.
     """
     figure, axes = panels(len(metrics), 5, 3.6, columns=len(metrics))
@@ -90,7 +90,7 @@ def make_folder(folder: Path) -> None:
 
 
 def beside(images: Sequence[Path]) -> set[Path]:
-    """What no picture may be written onto: everything in the folders of the images, which is its owner's."""
+    """Files that must not be overwritten by pictures: everything in the folders of the images."""
     return {file.resolve() for folder in {image.parent for image in images} for file in folder.iterdir()}
 
 

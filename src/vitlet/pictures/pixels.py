@@ -153,7 +153,7 @@ def sheet_font(size: int) -> Any:
 
 
 def crossed_out(side: int) -> Image.Image:
-    """A square in the place of an image that cannot be read."""
+    """Placeholder for an image that cannot be read."""
     square = Image.new("RGB", (side, side), "white")
     draw = ImageDraw.Draw(square)
     draw.rectangle((0, 0, side - 1, side - 1), outline="red")

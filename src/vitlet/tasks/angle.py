@@ -1,4 +1,4 @@
-"""Angles: how far apart do two tokens stand, as seen from a point off the image's top-left corner?"""
+"""Angles (RelViT): predicts the angle between the position vectors of two tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pair_angles(coords: Tensor, height: int, width: int) -> Tensor:
     """Angle between the position vectors of all pairs, in half turns (0 to 1).
 
     As in the released code, half the rows and half the columns are added to a token's indices, so that all vectors
-    point into one quadrant; a token makes no angle with itself.
+    point into one quadrant; the angle of a token with itself is 0.
 
     Args:
         coords: ``(B, N, 2)``, or ``(1, N, 2)`` where every image has the same grid of ``height x width``.
@@ -43,11 +43,11 @@ def angle_loss(scores: Tensor, angles: Tensor) -> Tensor:
 
 
 class Angle(PairValueTask):
-    """Tell the angle between two tokens' position vectors, for all pairs of tokens of an image.
+    """Predict the angle between the position vectors of two tokens, for all pairs of tokens of an image.
 
     Camporese, Izzo, Ballan: "Where are my Neighbors? Exploiting Patches Relations in Self-Supervised Vision
-    Transformer" (RelViT), BMVC 2022. One score per pair, ``(B, N, N)``, is regressed on the angle; ``error`` and
-    ``chance`` are in degrees. Options: ``pool`` and ``tap``, as in `GridTask`.
+    Transformer" (RelViT), BMVC 2022, https://arxiv.org/abs/2206.00481. One score per pair, ``(B, N, N)``, is regressed
+    on the angle; ``error`` and ``chance`` are in degrees. Options: ``pool`` and ``tap``, as in `GridTask`.
 
     Example:
         >>> attached = vitlet.attach(model, [vitlet.Angle(pool="2x2")])

@@ -1,4 +1,4 @@
-"""A penalty on attention to far patches."""
+"""Attention regularization by distance (ARViT): a penalty on attention to distant patches."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["AttentionDistance", "attention_distance_loss"]
 
 
 def linear_penalty(distances: Tensor) -> Tensor:
-    """From 0.1 to about 1 along each row: of distances ``(..., R, N)`` in cells."""
+    """Penalty that is linear in distances ``(..., R, N)`` in cells, from 0.1 to about 1 in each row."""
     return (distances + 0.1).div_(distances.amax(-1, keepdim=True) + 1)
 
 
 def smooth_sign_penalty(distances: Tensor) -> Tensor:
-    """Below 0 within a quarter of a row's largest distance, up to 1 beyond: near pairs are rewarded."""
+    """Penalty below 0 within a quarter of a row's largest distance, up to 1 beyond: near pairs are rewarded."""
     beyond = distances - distances.amax(-1, keepdim=True) / 4
     return beyond.square().add_(0.5).rsqrt_().mul_(beyond)
 
@@ -37,21 +37,21 @@ def attention_distance_loss(
 
 
 class AttentionDistance(AttentionTask):
-    """Make attention costly the farther it reaches.
+    """Penalize attention to distant patches.
 
     Mormille, Broni-Bediako, Atsumi: "Regularizing self-attention on vision transformers with 2D spatial distance loss",
-    Artificial Life and Robotics 27, 2022 (ARViT). The attention maps of a layer, ``(B, h, N, N)``, are weighted by a
-    penalty that grows with the Manhattan distance between patches.
+    Artificial Life and Robotics 27, 2022 (ARViT), https://doi.org/10.1007/s10015-022-00774-7. The attention maps of a
+    layer, ``(B, h, N, N)``, are weighted by a penalty that grows with the Manhattan distance between patches.
 
     Args:
-        preset: paper: linear penalty, summed over the map; reference: as the authors' released code has it, a
-            smooth-sign penalty on maps stretched to 0 to 1, and the logarithm of the sum.
-        layers: which attention layers, counted from 1: 3, or 2,3, or -1 for the last, or all; auto: the middle one
-            (the 3rd of 6, the paper's best).
-        penalty: linear in the distance, or smooth-sign: near pairs are rewarded (default: by preset).
-        heads: averaged: of the average over heads, or each head's own (the same unless maps are stretched).
-        rows: where there is a class token: normalised: attention to patches counts as shares of a whole; plain: as it
-            is, so that attending to the class token costs nothing (default: paper normalised, reference plain).
+        preset: paper: linear penalty, summed over the map; reference: as in the authors' released code, a smooth-sign
+            penalty on maps rescaled to [0, 1], and the logarithm of the sum.
+        layers: attention layers, counted from 1: 3, or 2,3, or -1 for the last, or all; auto: the middle one (the 3rd
+            of 6, the paper's best).
+        penalty: function of the distance: linear, or smooth-sign, which rewards near pairs (default: by preset).
+        heads: penalty on the average over heads, or on each head (the same unless maps are rescaled).
+        rows: attention to patches where there is a class token; normalised: rows sum to 1 over patches; plain: as it
+            is, so that attention to the class token is free (default: paper normalised, reference plain).
 
     Example:
         >>> attached = vitlet.attach(model, [vitlet.AttentionDistance(layers="1")])

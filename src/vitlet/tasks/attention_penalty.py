@@ -1,4 +1,4 @@
-"""A penalty on attention as a loss: what the tasks on attention maps share.
+"""Attention penalties as losses: the common part of the tasks on attention maps.
 
 Mormille, Broni-Bediako, Atsumi: "Regularizing self-attention on vision transformers with 2D spatial distance loss",
 Artificial Life and Robotics 27, 2022, and Mormille's dissertation on inductive bias through self-attention
@@ -34,12 +34,12 @@ by nobody: all attention flees to the class token. A map that is stretched canno
 
 @dataclass(frozen=True)
 class Layers:
-    """Which layers a task reads, as a person writes it: ``3``, ``2,3``, ``-1``, ``all`` or ``auto``.
+    """The attention layers that a task reads, as text: ``3``, ``2,3``, ``-1``, ``all`` or ``auto``.
 
     Attributes:
         text: layers counted from 1, as in the paper.
-        depth: where ``auto`` stands, as a share of all layers.
-        task: whose they are.
+        depth: relative depth of the layer that ``auto`` selects.
+        task: name of the task, for error messages.
     """
 
     text: str
@@ -56,7 +56,7 @@ class Layers:
 
     @property
     def needs(self) -> Needs:
-        """What to ask for before the number of layers is known."""
+        """Features to request before the number of layers is known."""
         if self.text in ("all", "auto"):
             return Needs(attention="all")
         numbers = [int(part) for part in self.text.split(",")]
@@ -73,11 +73,11 @@ class Layers:
 
 
 def layer_cost(reading: Reading, shape: AttentionShape, reduction: LayerReduction) -> Tensor:
-    """One layer's loss.
+    """Loss of one layer.
 
-    ``mean``: the sum over pairs divided by the number of tokens, so that even attention costs about the mean penalty;
-    mean over heads and images. ``log``: the map of each image is stretched to reach from 0 to 1 first, and the loss is
-    the logarithm of the sum over pairs and images, or 0 where the sum is below 1.
+    ``mean``: the sum over pairs divided by the number of tokens, so that uniform attention costs about the mean
+    penalty; mean over heads and images. ``log``: the map of each image is first rescaled to [0, 1], and the loss is the
+    logarithm of the sum over pairs and images, or 0 where the sum is below 1.
     """
     if reduction == "mean":
         return reading.cost.mean() / (shape.height * shape.width)
@@ -95,7 +95,7 @@ def cost_of_maps(maps: Tensor, size: tuple[int, int], penalty: Penalty, preset: 
 
 
 class AttentionTask(Task):
-    """Base of the tasks that penalize attention in some layers; both explain its options."""
+    """Base class of tasks that penalize attention in some layers."""
 
     asks_for_places = False
     best_depth: ClassVar[float]
@@ -120,7 +120,7 @@ class AttentionTask(Task):
     def forward(self, features: Features) -> TaskResult:
         """The mean over layers of the preset ``paper``, their sum of ``reference``.
 
-        The metrics are each layer's mean attention distance, in cells, beside that of even attention.
+        The metrics are each layer's mean attention distance, in cells, beside that of uniform attention.
         """
         losses = []
         metrics: dict[str, Tensor | float] = {}

@@ -1,4 +1,4 @@
-"""A penalty on attention to patches that look different."""
+"""Attention regularization by similarity (ARViT): a penalty on attention to patches of different style."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def gram_matrices(images: Tensor, height: int, width: int, region: int = 1) -> T
         images: ``(B, C, height, width)`` of pixels.
         height: H, rows of the token grid.
         width: W, its columns.
-        region: tokens along the side of a region; all tokens of a region get its matrix.
+        region: side of a region in tokens; all tokens of a region get its matrix.
     """
     with torch.autocast(images.device.type, enabled=False):
         images = images.to(torch.promote_types(images.dtype, torch.float32))
@@ -48,7 +48,7 @@ def gram_matrices(images: Tensor, height: int, width: int, region: int = 1) -> T
 
 
 class GramPenalty:
-    """Penalties on pairs from the Gram matrices ``(B, G, N, C*C)`` of their tokens, of some rows or of all."""
+    """Penalties on pairs of tokens from their Gram matrices ``(B, G, N, C*C)``, for some rows or for all."""
 
     def __init__(self, grams: Tensor, preset: str) -> None:
         self.grams, self.preset = grams, preset
@@ -56,7 +56,7 @@ class GramPenalty:
 
     @torch.no_grad()
     def __call__(self, rows: slice, distances: Tensor) -> Tensor:
-        """Penalties ``(B, G, R, N)``; where the tokens are does not matter."""
+        """Penalties ``(B, G, R, N)``; the coordinates are not used."""
         with torch.autocast(self.grams.device.type, enabled=False):
             if self.preset == "paper":
                 return self._differences(rows, 2.0).square_().div_(self.grams.shape[-1])  # mean squared error
@@ -89,22 +89,22 @@ def attention_similarity_loss(
 
 
 class AttentionSimilarity(AttentionTask):
-    """Make attention costly between patches that look different.
+    """Penalize attention between patches of different style.
 
-    Mormille: "Vision transformers with Inductive Bias introduced through self-attention regularization" (ARViT). The
-    attention maps of a layer, ``(B, h, N, N)``, are weighted by how far apart the Gram matrices of two patches of the
-    image are.
+    Mormille, Broni-Bediako, Atsumi: "Introducing inductive bias on vision transformers through Gram matrix similarity
+    based regularization" (ARViT), https://doi.org/10.1007/s10015-022-00845-9. The attention maps of a layer,
+    ``(B, h, N, N)``, are weighted by the distance between the Gram matrices of the two patches.
 
     Args:
-        preset: paper: mean squared error between Gram matrices, summed over the map; reference: as the authors'
-            released code has it, a distance of power 0.1 less a threshold, on maps stretched to 0 to 1, and the
-            logarithm of the sum.
-        layers: which attention layers, counted from 1: 5, or 4,5, or -1 for the last, or all; auto: the 5th of 6,
-            the paper's best, or as deep.
+        preset: paper: mean squared error between Gram matrices, summed over the map; reference: as in the authors'
+            released code, a distance of power 0.1 minus a threshold, on maps rescaled to [0, 1], and the logarithm of
+            the sum.
+        layers: attention layers, counted from 1: 5, or 4,5, or -1 for the last, or all; auto: the 5th of 6, the paper's
+            best, or at the same relative depth.
         region: side, in tokens, of the regions whose Gram matrices are compared.
-        heads: averaged: of the average over heads, or each head's own (the same unless maps are stretched).
-        rows: where there is a class token: normalised: attention to patches counts as shares of a whole; plain: as it
-            is, so that attending to the class token costs nothing (default: paper normalised, reference plain).
+        heads: penalty on the average over heads, or on each head (the same unless maps are rescaled).
+        rows: attention to patches where there is a class token; normalised: rows sum to 1 over patches; plain: as it
+            is, so that attention to the class token is free (default: paper normalised, reference plain).
 
     Example:
         >>> attached = vitlet.attach(model, [vitlet.AttentionSimilarity(layers="-1")])

@@ -42,7 +42,7 @@ class Option:
 
 
 def require_task(name: str) -> str:
-    """The module and class of a task, or a sentence with the nearest known name."""
+    """The module and class of a task; `VitletError` with the nearest known name if there is none."""
     if name not in TASKS:
         raise VitletError(f"unknown task {name!r}.{nearest(name, TASKS)} Known: {', '.join(sorted(TASKS))}.")
     return TASKS[name]
@@ -59,7 +59,7 @@ def load_task(name: str) -> type[Task]:
         raise VitletError(f"cannot load the task {name!r} ({module}:{class_name}): {first_line(problem)}.") from problem
     if not (isinstance(loaded, type) and issubclass(loaded, Task)) or loaded.name != name:
         raise VitletError(
-            f"the task {name!r} is {module}:{class_name}, which needs to be a class derived from"
+            f"the task {name!r} is {module}:{class_name}, which must be a class derived from"
             f" vitlet.tasks.task.Task with name = {name!r}."
         )
     return loaded
@@ -140,7 +140,7 @@ def declared_weight(name: str) -> float:
             try:
                 return float(ast.literal_eval(value))
             except (ValueError, TypeError):
-                raise VitletError(f"suggested_weight of task {name!r} needs to be a literal number.") from None
+                raise VitletError(f"suggested_weight of task {name!r} must be a literal number.") from None
     return 1.0
 
 
@@ -180,7 +180,7 @@ def _tree(module: str, name: str) -> ast.Module:
     try:
         return ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, UnicodeDecodeError) as problem:
-        raise VitletError(f"the task {name!r} lies in {path}, which cannot be read: {first_line(problem)}.") from None
+        raise VitletError(f"the task {name!r} is in {path}, which cannot be read: {first_line(problem)}.") from None
 
 
 def _source(module: str, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""Distances: how far is one token from another, as the crow flies?"""
+"""Distances (RelViT): predicts the Euclidean distance between two tokens."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def distance_loss(scores: Tensor, distances: Tensor) -> Tensor:
 
 
 class Distance(PairValueTask):
-    """Tell how far apart two tokens are, for all pairs of tokens of an image.
+    """Predict the distance between two tokens, for all pairs of tokens of an image.
 
     Camporese, Izzo, Ballan: "Where are my Neighbors? Exploiting Patches Relations in Self-Supervised Vision
-    Transformer" (RelViT), BMVC 2022. One score per pair, ``(B, N, N)``, is regressed on the distance between them;
-    ``error`` and ``chance`` are in cells. Options: ``pool`` and ``tap``, as in `GridTask`.
+    Transformer" (RelViT), BMVC 2022, https://arxiv.org/abs/2206.00481. One score per pair, ``(B, N, N)``, is regressed
+    on the distance between them; ``error`` and ``chance`` are in cells. Options: ``pool`` and ``tap``, see `GridTask`.
 
     Example:
         >>> attached = vitlet.attach(model, [vitlet.Distance(pool="2x2")])

@@ -1,4 +1,4 @@
-"""Dense relative localization: how far apart are two tokens?"""
+"""Dense relative localization (DRLoc): predicts the offset between two tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["DRLoc", "localization_ce", "localization_l1", "localization_reg"]
 
 
 class Choices(NamedTuple):
-    """Where the paper and its released code differ."""
+    """Options in which the paper and its released code differ."""
 
     targets: Literal["fraction", "cells"]
     classes: Literal["wide", "tight", "absolute"]
@@ -52,25 +52,27 @@ class DRLoc(Task):
     """Predict the offset between random pairs of tokens of one image.
 
     Liu, Sangineto, Bi, Sebe, Lepri, De Nadai: "Efficient Training of Visual Transformers with Small Datasets", NeurIPS
-    2021. Pairs of final tokens, ``(B, M, 2C)``, are shown to a small MLP that predicts their offset on the grid;
-    ``error_cells`` and ``chance_cells`` are mean errors per axis, in cells. Options left at None follow the preset.
+    2021, https://arxiv.org/abs/2106.03746. A small MLP takes pairs of final tokens, ``(B, M, 2C)``, and predicts their
+    offset on the grid; ``error_cells`` and ``chance_cells`` are mean errors per axis, in cells. Options that are None
+    follow the preset.
 
     Args:
-        variant: l1: absolute offsets; signed: signed ones; ce: offsets as classes; reg: a Gaussian over the classes;
-            all: l1 at every block or stage, each with a head of its own.
-        preset: paper: as published; reference: as the authors' released code has it.
-        pairs: pairs of tokens sampled per image (m in the paper).
-        hidden: width of the head.
-        pool: average the grid before the task: none, 2x2, 3x3/2 (kernel 3, stride 2), or auto: by the preset's
+        variant: loss; l1: absolute offsets; signed: signed offsets; ce: offsets as classes; reg: a Gaussian over the
+            classes; all: l1 at every block or stage, each with its own head.
+        preset: defaults of the other options; paper: as published; reference: as in the authors' released code.
+        pairs: number of token pairs sampled per image (m in the paper).
+        hidden: hidden units of the head.
+        pool: average pooling of the grid before the task: none, 2x2, 3x3/2 (kernel 3, stride 2), or auto: the preset's
             kernel while both sides stay at 7 or more (14x14 becomes 7x7).
         tap: tokens before or after the final norm.
-        levels: of all: every block of the network, or every stage, after its tokens were merged for the next.
-        targets: of l1, signed and all: fraction of the grid's side, or cells.
-        classes: of ce and reg, for a side of k cells: wide 2k+1, tight 2k-1, absolute k.
-        spread: of reg: the logarithm of sigma or of the variance.
-        extra_linear: of ce and reg: a third hidden layer without activation.
-        alpha: of reg: price of the spread.
-        reduction: mean over images, pairs and axes, or the paper's formula (summed over the batch).
+        levels: grids that variant all reads: after every block, or after every stage (default: by preset).
+        targets: unit of the offsets in l1, signed and all: fraction of the grid's side, or cells (default: by preset).
+        classes: number of classes in ce and reg for a side of k cells: wide 2k+1, tight 2k-1, absolute k (default: by
+            preset).
+        spread: output of the head in reg: logarithm of sigma or of the variance (default: by preset).
+        extra_linear: third hidden layer, without activation, in ce and reg (default: by preset).
+        alpha: weight of the penalty on the spread in reg.
+        reduction: mean over images, pairs and axes, or the paper's formula, a sum over the batch.
 
     Example:
         >>> attached = vitlet.attach(model, [vitlet.DRLoc(variant="ce", pairs=32)])
@@ -135,7 +137,7 @@ class DRLoc(Task):
         self.chance_cells = sum(chances) / len(chances)
 
     def _pools(self, grid: GridShape) -> tuple[Pool, ...]:
-        """Poolings to apply one after another to a grid of this size."""
+        """Poolings to apply in sequence to a grid of this size."""
         if self.pool != "auto":
             return (self.pool,)
         pools: list[Pool] = []
@@ -158,7 +160,7 @@ class DRLoc(Task):
         return height, width
 
     def _grids(self, features: Features) -> list[Grid]:
-        """The grids that are read, pooled."""
+        """The grids that the task reads, after pooling."""
         grids = list(features.every if self.every_block else (features.tapped(self.tap),))
         for index, pools in enumerate(self.pools):
             for pool in pools:
@@ -180,7 +182,7 @@ class DRLoc(Task):
         return TaskResult(torch.stack(losses).sum(), {"error_cells": error, "chance_cells": self.chance_cells})
 
     def places(self, features: Features) -> Places:
-        """Every token's position as the head sees it from the middle of the last grid; the error is over 16 origins."""
+        """Predicted position of every token as seen from the grid's centre; the error is a mean over 16 origins."""
         grid, signed = self._grids(features)[-1], self.target.signed
         tokens, sides = grid.sequence(), (grid.shape.height, grid.shape.width)
         batch, count = tokens.shape[:2]

@@ -1,4 +1,4 @@
-"""Tasks that read one token grid: what those on tokens, on pairs of tokens and on cells have in common."""
+"""Base classes of tasks that read one token grid: on tokens, on pairs of tokens, on cells."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from vitlet.tokens.geometry import constant_error, from_unit_range, spread_coord
 
 
 class GridTask(Task):
-    """Base of the tasks that read the last token grid, pooled if asked.
+    """Base class of tasks that read the last token grid, optionally pooled.
 
     Args:
-        pool: average the grid before the task: none, 2x2, 3x3/2 (kernel 3, stride 2).
+        pool: average pooling of the grid before the task: none, 2x2, 3x3/2 (kernel 3, stride 2).
         tap: tokens before or after the final norm.
     """
 
@@ -41,7 +41,7 @@ class GridTask(Task):
 
     @abstractmethod
     def build_head(self, shape: GridShape) -> None:
-        """Make ``head``, and ``chance``, the metric of guessing, for a grid of this size."""
+        """Build ``head``, and ``chance``, the metric at chance level, for a grid of this size."""
 
     def grid(self, features: Features) -> Grid:
         """The grid that the task reads."""
@@ -54,7 +54,7 @@ def pair_mse(scores: Tensor, values: Tensor) -> Tensor:
 
 
 class PairValueTask(GridTask):
-    """Base of the tasks that predict one number for every pair of tokens."""
+    """Base class of tasks that predict one number for every pair of tokens."""
 
     unit: ClassVar[str]
     """Of the error, in words."""
@@ -86,10 +86,10 @@ class PairValueTask(GridTask):
 
 
 class CellTask(GridTask):
-    """Base of the tasks that find the cell of every token.
+    """Base class of tasks that predict the cell of every token.
 
-    The head has a score for each cell of the grid that it was built for. On a grid of another size, as while images
-    grow, its map of scores is interpolated to that size: a cell keeps its meaning as a part of the image.
+    The head has a score for each cell of the grid that it was built for. On a grid of another size, as in progressive
+    resizing, the map of scores is interpolated: a cell keeps its relative position in the image.
     """
 
     sides: tuple[int, int]
@@ -97,7 +97,7 @@ class CellTask(GridTask):
 
     @abstractmethod
     def cells(self, coords: Tensor, shape: GridShape) -> Tensor:
-        """The cell of each token, counted row by row: coords ``(B or 1, N, 2)`` to ``(B or 1, N)``."""
+        """Cell index of each token, row by row: coords ``(B or 1, N, 2)`` to ``(B or 1, N)``."""
 
     def scores(self, grid: Grid) -> Tensor:
         """Scores of tokens for the cells of their grid, ``(B, N, N)``."""
@@ -115,7 +115,7 @@ class CellTask(GridTask):
         """The loss of scores ``(B, N, N)`` of tokens for cells."""
 
     def chosen(self, scores: Tensor) -> Tensor:
-        """The cell that scores ``(B, N, N)`` choose for each token: ``(B, N)``."""
+        """The predicted cell of each token, from scores ``(B, N, N)`` to ``(B, N)``."""
         return scores.argmax(-1)
 
     def build_head(self, shape: GridShape) -> None:
@@ -131,7 +131,7 @@ class CellTask(GridTask):
         return TaskResult(self.loss(scores, cells), {"accuracy": accuracy, "chance": self.chance})
 
     def places(self, features: Features) -> Places:
-        """The chosen cell of each token."""
+        """Coordinates of the predicted cell of each token."""
         grid = self.grid(features)
         cells = self.chosen(self.scores(grid))  # B, N
         columns = grid.shape.width

@@ -1,4 +1,4 @@
-"""Guidance: make the tokens of several depths tell what a trained network sees at the same places."""
+"""Locality guidance: distils the feature maps of a trained teacher, such as a CNN, into the tokens."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ __all__ = ["Guidance", "guidance_loss", "soft_label_loss", "teacher_targets"]
 
 
 def teacher_targets(maps: Tensor, size: tuple[int, int], *, normalised: bool = True) -> Tensor:
-    """A teacher's map as targets of tokens: ``(B, C, h, w)`` to ``(B, H*W, C)`` in float32.
+    """Targets for tokens from a teacher's feature map: ``(B, C, h, w)`` to ``(B, H*W, C)`` in float32.
 
     Args:
-        maps: resized to the student's grid (bilinear, with a wider kernel where that is coarser).
+        maps: feature map; resized to the student's grid (bilinear, antialiased).
         size: rows and columns of the student's grid.
-        normalised: each token's channels to mean 0 and variance 1, so that the loss does not hang on the teacher's
-            scale.
+        normalised: standardize each token's channels, so that the loss does not depend on the teacher's scale.
     """
     maps = maps.float()
     if maps.shape[2:] != size:
@@ -43,7 +42,7 @@ def guidance_loss(predictions: Sequence[Tensor], targets: Sequence[Tensor]) -> T
 def soft_label_loss(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """Kullback-Leibler divergence of the student's class probabilities ``(B, K)`` from the teacher's.
 
-    Both are softened by the temperature; its square as a factor keeps the size of the gradient.
+    Both are softened by the temperature; the factor of its square preserves the magnitude of the gradient.
     """
     said = (logits.float() / temperature).log_softmax(1)
     wanted = (teacher.float() / temperature).log_softmax(1)
@@ -51,23 +50,23 @@ def soft_label_loss(logits: Tensor, teacher: Tensor, temperature: float) -> Tens
 
 
 class Guidance(Task):
-    """Tell what a trained network, such as a small CNN, sees at each token's place.
+    """Predict the features of a trained teacher, such as a small CNN, at each token's position.
 
-    Li, Yu, Wang, Yuan, Song, Chen: "Locality Guidance for Improving Vision Transformers on Tiny Datasets", ECCV 2022. A
-    linear layer for each depth projects tokens ``(B, N, C)`` to the channels of one of the teacher's stages, whose map
-    is resized to the student's grid; optionally the teacher's classes are learned too. The teacher sees the same
-    augmented and mixed images, is frozen, and is no part of the state dict. ``error`` is in percent of the variance of
-    the teacher's maps; ``chance``, 100, is what its mean would give. ``agreement`` is in percent of the images.
+    Li, Yu, Wang, Yuan, Song, Chen: "Locality Guidance for Improving Vision Transformers on Tiny Datasets", ECCV 2022,
+    https://arxiv.org/abs/2207.10026. A linear layer for each depth projects tokens ``(B, N, C)`` to the channels of one
+    of the teacher's stages, whose map is resized to the student's grid; optionally the teacher's soft labels are used
+    too. The teacher sees the same augmented and mixed images, is frozen, and is not in the state dict. ``error`` is the
+    unexplained variance of the teacher's maps in percent; ``chance`` is 100, that of predicting the mean.
+    ``agreement`` is in percent of the images.
 
     Args:
-        teacher: finished run, or folder in timm's local-dir layout, of a network trained on the same images; auto:
-            train a small residual network first; in Python a backbone.
-        levels: how many depths, evenly spread, are guided by as many of the teacher's last stages; at most those that
-            there are; 0 for soft labels alone.
-        normalise: standardise the teacher's channels at each place; else its maps as they are.
-        soft: weight of the teacher's soft labels, beside its maps.
-        temperature: of the soft labels.
-        teacher_share: of teacher auto: its epochs as a share of the run's, which come on top.
+        teacher: finished run, or folder in timm's local-dir layout, of a model trained on the same images; auto: train
+            a small ResNet first; in Python, a backbone.
+        levels: number of depths, evenly spaced, each guided by one of the teacher's last stages; 0: soft labels only.
+        normalise: standardize the teacher's channels at each token position.
+        soft: weight of the loss on the teacher's soft labels.
+        temperature: temperature of the soft labels.
+        teacher_share: epochs of teacher auto as a fraction of the run's, in addition to them.
 
     Example:
         >>> teacher = timm.create_model("resnet10t")  # here without its training
@@ -96,7 +95,7 @@ class Guidance(Task):
                 " levels and a soft weight of 0 or more, not both 0, and a temperature above 0."
             )
         if not 0 < teacher_share < math.inf:
-            raise VitletError(f"guidance.teacher_share is {teacher_share:g}; it needs to be more than 0.")
+            raise VitletError(f"guidance.teacher_share must be greater than 0, got {teacher_share:g}.")
         if isinstance(teacher, nn.Module) and not isinstance(teacher, Teacher):
             teacher = Teacher(teacher)
         self._teacher = (teacher,)  # in a tuple: it is no part of this module, nor of its state dict
@@ -108,7 +107,7 @@ class Guidance(Task):
 
     @property
     def teacher(self) -> Teacher:
-        """The network that guides."""
+        """The teacher's backbone."""
         (teacher,) = self._teacher
         if isinstance(teacher, Teacher):
             return teacher
@@ -119,7 +118,7 @@ class Guidance(Task):
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Guidance:
-        """Move the teacher along to another device or precision."""
+        """Move the teacher to the same device and precision as the task."""
         if isinstance(self._teacher[0], Teacher):
             self._teacher[0]._apply(fn, recurse)  # type: ignore[no-untyped-call]
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -163,7 +162,7 @@ class Guidance(Task):
         return TaskResult(torch.stack(losses).sum(), metrics)
 
     def _maps(self, grids: Sequence[Grid], stages: Sequence[Grid]) -> tuple[list[Tensor], list[Tensor]]:
-        """Of each depth the projected tokens and their targets, ``(B, N, C)``."""
+        """For each depth the projected tokens and their targets, ``(B, N, C)``."""
         said, wanted = [], []
         for head, (own, its) in zip(self.heads, self.pairs, strict=True):
             grid = grids[own]
@@ -182,7 +181,7 @@ class Guidance(Task):
 
 @torch.no_grad()
 def _unexplained(said: Sequence[Tensor], wanted: Sequence[Tensor]) -> Any:
-    """Squared errors in percent of those of each channel's mean over the batch, mean over depths."""
+    """Unexplained variance in percent, relative to each channel's mean over the batch; mean over depths."""
     shares = []
     for one, other in zip(said, wanted, strict=True):
         spread = (other - other.mean((0, 1))).square().sum()

@@ -1,4 +1,4 @@
-"""Small networks that read tokens for the tasks; none of them reaches the exported weights."""
+"""Small models that read tokens for the tasks; none of them reaches the exported weights."""
 
 from __future__ import annotations
 

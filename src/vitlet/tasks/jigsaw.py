@@ -1,4 +1,4 @@
-"""Jigsaw: put all pieces of the image back, each cell used once."""
+"""Jigsaw: predicts the permutation of all tokens over the grid cells."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["Jigsaw", "jigsaw_loss", "places_in_order"]
 
 
 def places_in_order(coords: Tensor, height: int, width: int) -> Tensor:
-    """The cell of each token, counted row by row: ``(B or 1, N, 2)`` to ``(B or 1, N)``, every cell once.
+    """Cell index of each token, row by row, every cell once: ``(B or 1, N, 2)`` to ``(B or 1, N)``.
 
-    Positions between cells, such as the centres of mega-patches, are put in order: the cells of an image are given away
+    Positions between cells, such as the centres of mega-patches, are ranked: the cells of an image are given away
     by row, then by column within the row.
     """
     batch, count = coords.shape[:2]
@@ -30,7 +30,7 @@ def places_in_order(coords: Tensor, height: int, width: int) -> Tensor:
 
 
 def assignment(scores: Tensor, steps: int) -> Tensor:
-    """Logarithms of a nearly doubly stochastic matrix: tokens by cells ``(B, N, N)``, by Sinkhorn's steps.
+    """Logarithm of a nearly doubly stochastic matrix, tokens by cells ``(B, N, N)``, by Sinkhorn normalization.
 
     A step makes the columns sum to 1, then the rows; the rows, one per token, sum to 1 in the end.
     """
@@ -44,25 +44,26 @@ def jigsaw_loss(scores: Tensor, cells: Tensor, steps: int = 3) -> Tensor:
     """Mean negative log-likelihood of every token's own cell under the joint assignment.
 
     Args:
-        scores: ``(B, N, N)``, of each token for each cell.
+        scores: ``(B, N, N)``, score of each token for each cell.
         cells: ``(B, N)`` or ``(1, N)``, a permutation of the cells per image.
-        steps: of Sinkhorn's normalisation; 0 leaves every token a choice of its own.
+        steps: number of Sinkhorn steps; 0: every token is classified independently.
     """
     chances = assignment(scores, steps)
     return -chances.gather(2, cells.expand(len(scores), -1)[..., None]).mean()
 
 
 class Jigsaw(CellTask):
-    """Put all tokens of an image back into their cells at once, each cell used once.
+    """Predict the permutation that puts all tokens of an image back into their cells.
 
-    Santa Cruz, Fernando, Cherian, Gould: "DeepPermNet: Visual Permutation Learning", CVPR 2017; Mena, Belanger,
-    Linderman, Snoek: "Learning Latent Permutations with Gumbel-Sinkhorn Networks", ICLR 2018; here over the token grid
-    of any network. Every token scores every cell, ``(B, N, N)``, and Sinkhorn's steps make the scores of an image an
-    assignment: a cell that one token takes is taken from the others. ``accuracy`` and ``chance`` are in percent.
+    Santa Cruz, Fernando, Cherian, Gould: "DeepPermNet: Visual Permutation Learning", CVPR 2017,
+    https://arxiv.org/abs/1704.02729; Mena, Belanger, Linderman, Snoek: "Learning Latent Permutations with
+    Gumbel-Sinkhorn Networks", ICLR 2018, https://arxiv.org/abs/1802.08665; here over the token grid of any model. Every
+    token has a score for every cell, ``(B, N, N)``, and Sinkhorn normalization turns the scores of an image into an
+    assignment in which each cell is used once. ``accuracy`` and ``chance`` are in percent.
 
     Args:
-        steps: Sinkhorn steps that make the tokens' choices agree; 0: each token chooses for itself.
-        pool: average the grid before the task: none, 2x2, 3x3/2 (kernel 3, stride 2).
+        steps: number of Sinkhorn steps; 0: every token is classified independently.
+        pool: average pooling of the grid before the task: none, 2x2, 3x3/2 (kernel 3, stride 2).
         tap: tokens before or after the final norm.
 
     Example:

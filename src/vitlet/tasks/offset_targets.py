@@ -1,4 +1,4 @@
-"""What DRLoc's head predicts of an offset between two tokens: the losses, and a target object for each variant.
+"""Losses and targets of DRLoc's variants.
 
 A target knows the head's number of outputs, the loss, the error in cells, and how to read an output in cells. Letters:
 B images, M pairs of tokens; ``sides`` are the rows and columns of the grid, offsets ``(B, M, 2)`` are in cells.
@@ -100,7 +100,7 @@ class ClassTarget(ABC):
 
     @property
     def signed(self) -> bool:
-        """Whether the head tells left from right."""
+        """Whether offsets are signed."""
         return self.classes != "absolute"
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Absolute position: where in the image is this token?"""
+"""Absolute position (RelViT): predicts the grid cell of a token."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Position", "cell_index", "position_loss"]
 
 
 def cell_index(coords: Tensor, width: int) -> Tensor:
-    """The cell that each token's position falls into, counted row by row: ``(B, N, 2)`` to ``(B, N)``.
+    """Index of the grid cell of each token, row by row: ``(B, N, 2)`` to ``(B, N)``.
 
     A position between cells (the centre of a mega-patch) belongs to the nearest.
     """
@@ -26,11 +26,12 @@ def position_loss(logits: Tensor, cells: Tensor) -> Tensor:
 
 
 class Position(CellTask):
-    """Tell which cell of the grid a token came from, for every token of an image.
+    """Predict the grid cell of every token of an image.
 
     Camporese, Izzo, Ballan: "Where are my Neighbors? Exploiting Patches Relations in Self-Supervised Vision
-    Transformer" (RelViT), BMVC 2022. A linear layer sorts every token into one class per cell, ``(B, N, H*W)``;
-    ``accuracy`` and ``chance`` are in percent. Options: ``pool`` and ``tap``, as in `GridTask`.
+    Transformer" (RelViT), BMVC 2022, https://arxiv.org/abs/2206.00481. A linear layer classifies every token into one
+    class per cell, ``(B, N, H*W)``; ``accuracy`` and ``chance`` are in percent. Options: ``pool`` and ``tap``, as in
+    `GridTask`.
 
     Example:
         >>> attached = vitlet.attach(model, [vitlet.Position()])

@@ -1,4 +1,4 @@
-"""Reconstruction: which pixels are hidden under the blank patches?"""
+"""Reconstruction: predicts the pixels of masked patches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _normalised(pixels: Tensor, patch: int) -> Tensor:
 
 
 def _patch_errors(predicted: Tensor, pixels: Tensor, cells: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean squared errors over the hidden patches: of the prediction, and of each patch's mean colour."""
+    """Mean squared errors over the masked patches: of the prediction, and of each patch's mean colour."""
     patch = pixels.shape[2] // cells.shape[1]
     wanted = _normalised(pixels, patch)
     said = to_patches(predicted.float(), patch).flatten(2)
@@ -38,7 +38,7 @@ def _patch_errors(predicted: Tensor, pixels: Tensor, cells: Tensor) -> tuple[Ten
 
 
 def reconstruction_loss(predicted: Tensor, pixels: Tensor, cells: Tensor) -> Tensor:
-    """Mean squared error of the hidden patches, each normalised by its own mean and variance.
+    """Mean squared error over the masked patches, each normalised by its own mean and variance.
 
     Args:
         predicted: ``(B, channels, height, width)``, of normalised patches.
@@ -63,19 +63,19 @@ def sincos_positions(coords: Tensor, width: int) -> Tensor:
 
 
 class Reconstruction(Task):
-    """Draw the pixels of patches that are hidden from the network.
+    """Reconstruct the pixels of masked patches.
 
     Das, Jain, Reilly and others: "Limited Data, Unlimited Potential: A Study on ViTs Augmented by Masked Autoencoders"
-    (SSAT), WACV 2024: the whole image goes to the labels, a copy with most patches hidden is
-    reconstructed. Here hidden patches are blank, so that any network will do; a small decoder, ``(B, N, width)``, reads
-    the last grid and draws ``(B, channels, height, width)``. Each patch is normalised by its own mean and variance.
-    ``error`` is in percent of what the patches' mean colours would give, which is ``chance``, 100.
+    (SSAT), WACV 2024, https://arxiv.org/abs/2310.20704: the classifier sees the full image, and a copy with most
+    patches masked is reconstructed. Here masked patches are blank, so that any model works; a small decoder,
+    ``(B, N, width)``, takes the last grid and predicts ``(B, channels, height, width)``. Each patch is normalised by
+    its own mean and variance. ``error`` is in percent of the error of the patches' mean colours, so ``chance`` is 100.
 
     Args:
-        ratio: share of the patches that are hidden.
-        share: of a batch's images, the share that is reconstructed, to save time.
-        depth: transformer blocks of the decoder; 0 for a linear one.
-        width: channels of the decoder, a multiple of 4.
+        ratio: fraction of the patches that are masked.
+        share: fraction of a batch's images that is reconstructed, to save time.
+        depth: number of transformer blocks of the decoder; 0 for a linear decoder.
+        width: channels of the decoder, divisible by 4.
 
     Example:
         >>> task = vitlet.Reconstruction(ratio=0.75)
@@ -104,7 +104,7 @@ class Reconstruction(Task):
         grid, images = shapes.last, shapes.images
         if images is None or not shapes.hides:
             raise VitletError(
-                "reconstruction draws what is hidden: found a view that hides nothing. Leave its view out, or give its"
+                "reconstruction requires a view with masked patches, found one without. Leave its view out, or give its"
                 " term the view vitlet.Masked()."
             )
         self.patch = images.height // grid.height

@@ -1,4 +1,4 @@
-"""Which tasks there are: the built-in ones, then those of installed packages. Imports none of them."""
+"""Registry of tasks: built-in ones and those of installed packages. Imports none of them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def installed_tasks() -> dict[str, str]:
 
 
 class _Known(Mapping[str, str]):
-    """The built-in tasks, then those that are installed; looked for when first asked."""
+    """Mapping of the built-in and installed tasks; installed packages are searched on first use."""
 
     def __getitem__(self, name: str) -> str:
         return BUILT_IN[name] if name in BUILT_IN else installed_tasks()[name]

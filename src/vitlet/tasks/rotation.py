@@ -1,4 +1,4 @@
-"""Rotation: which way up was this image?"""
+"""Rotation: predicts by which multiple of 90 degrees an image was rotated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEARNED_TURNS = 30.0
 
 
 def quarter_turns(coords: Tensor, side: int) -> Tensor:
-    """Quarters by which images were turned counter-clockwise: ``(B,)``, from where their first and last tokens were.
+    """Number of counter-clockwise quarter turns per image, ``(B,)``, from the coordinates of the first and last token.
 
     Args:
         coords: ``(B, N, 2)`` of a grid of ``side x side`` tokens.
@@ -40,14 +40,15 @@ def rotation_loss(logits: Tensor, turns: Tensor) -> Tensor:
 
 
 class Rotation(Task):
-    """Tell by how many quarters an image was turned.
+    """Predict by which multiple of 90 degrees an image was rotated.
 
-    Gidaris, Singh, Komodakis: "Unsupervised Representation Learning by Predicting Image Rotations", ICLR 2018; the
-    pre-training of ARViT. The view turns each image by quarters; a linear head, ``(B, 4)``, predicts by how many, which
-    the coordinates tell. ``accuracy`` and ``chance`` are in percent.
+    Gidaris, Singh, Komodakis: "Unsupervised Representation Learning by Predicting Image Rotations", ICLR 2018,
+    https://arxiv.org/abs/1803.07728; the pre-training of ARViT. The view rotates each image by 0, 90, 180 or 270
+    degrees; a linear head, ``(B, 4)``, predicts which; the targets follow from the coordinates. ``accuracy`` and
+    ``chance`` are in percent.
 
     Args:
-        head: mean: a linear layer on the mean over tokens; tokens: on all of them, as the paper of ARViT has it.
+        head: input of the linear layer: mean over tokens, or all tokens, as in the ARViT paper.
         tap: tokens before or after the final norm.
 
     Example:

@@ -1,4 +1,4 @@
-"""Spatial relations: where does one token lie as seen from another?"""
+"""Spatial relations (RelViT): predicts the direction of one token relative to another."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def relation_classes(coords: Tensor) -> Tensor:
 
 
 def relation_loss(logits: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropy over all pairs, and percent of the relations that are right (ties share the credit).
+    """Cross-entropy over all pairs, and accuracy in percent (ties count in part).
 
     One pass for both: these are the largest tensors of the task, and an argmax over their classes takes ten times as
     long as a maximum.
@@ -49,23 +49,23 @@ def relation_loss(logits: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def majority(shape: GridShape) -> float:
-    """Share of the most frequent class among all pairs of a grid."""
+    """Fraction of the most frequent class among all pairs of a grid."""
     level, centred = 1 / shape.height, 1 / shape.width
     return max(level, (1 - level) / 2) * max(centred, (1 - centred) / 2)
 
 
 class SpatialRelations(GridTask):
-    """Tell where one token lies as seen from another, for all pairs of tokens of an image.
+    """Predict the direction of one token relative to another, for all pairs of tokens of an image.
 
     Camporese, Izzo, Ballan: "Where are my Neighbors? Exploiting Patches Relations in Self-Supervised Vision
-    Transformer" (RelViT), BMVC 2022. Every ordered pair of tokens is sorted into nine classes, ``(B, 9, N, N)``: up,
-    level or down, and left, centred or right. ``accuracy`` and ``chance``, the share of the most frequent class, are in
-    percent.
+    Transformer" (RelViT), BMVC 2022, https://arxiv.org/abs/2206.00481. Every ordered pair of tokens is classified into
+    nine classes, ``(B, 9, N, N)``: up, level or down, and left, centred or right. ``accuracy`` and ``chance``, the
+    fraction of the most frequent class, are in percent.
 
     Args:
         head: width of the nine score heads. reference: the tokens' channels divided by nine, as in the released code;
             paper: as wide as the tokens.
-        pool: average the grid before the task: none, 2x2, 3x3/2 (kernel 3, stride 2).
+        pool: average pooling of the grid before the task: none, 2x2, 3x3/2 (kernel 3, stride 2).
         tap: tokens before or after the final norm.
 
     Example:

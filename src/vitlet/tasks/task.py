@@ -19,14 +19,14 @@ LEARNED_ACCURACY = 1.05
 
 
 class TaskResult(NamedTuple):
-    """A loss to minimise, and numbers a person understands (detached)."""
+    """Loss of a task, and metrics in plain units (detached)."""
 
     loss: Tensor
     metrics: dict[str, Tensor | float]
 
 
 class Places(NamedTuple):
-    """Where a task's head puts the tokens of images, beside where they are; in cells of the grid that it reads.
+    """Predicted and true positions of the tokens of images, in cells of the task's grid.
 
     Attributes:
         predicted: ``(B, N, 2)``: row and column.
@@ -48,7 +48,7 @@ class Places(NamedTuple):
 
 
 class Task(nn.Module):
-    """A spatial task about tokens: says what it needs, builds its heads once the sizes are known, returns a loss.
+    """Base class of tasks: declares what it needs, builds its heads once the sizes are known, returns a loss.
 
     Constructors take keyword-only options with literal defaults: the command line and YAML files offer the same.
     """
@@ -66,7 +66,7 @@ class Task(nn.Module):
     """How its weight runs over the epochs unless the user says otherwise."""
 
     suggested_view: ViewMaker = PlainView()
-    """What it looks at unless the user says otherwise."""
+    """Default view of the task."""
 
     asks_for_places: ClassVar[bool] = True
     """Whether its answers are places of tokens, which a positional embedding would give away."""
@@ -83,23 +83,23 @@ class Task(nn.Module):
         """The loss of a batch and its metrics."""
 
     def places(self, features: Features) -> Places | None:
-        """Where the task's head puts each token, to be drawn; None if it does not locate tokens."""
+        """Predicted token positions, for pictures; None if the task does not locate tokens."""
         return None
 
     def verdict(self, metrics: Mapping[str, float]) -> str | None:
-        """One sentence if the metrics of the last epoch show that nothing was learned."""
+        """Message if the metrics of the last epoch show that the task was not learned."""
         return None
 
 
 def chance_verdict(
     learned: bool, finding: str, advice: str = "Train longer, raise its weight, or turn it off."
 ) -> str | None:
-    """One sentence with what was found instead of learning and what to do about it; None where a task was learned."""
+    """Message that a task was not learned, with what to do; None if it was learned."""
     return None if learned else f"was not learned: {finding}. {advice}"
 
 
 def ask(task: nn.Module, features: Features) -> TaskResult:
-    """A task's answer; outside autocast its heads get tokens in their own precision, whatever the network is in."""
+    """A task's answer; outside autocast its heads get tokens in their own precision, whatever the model is in."""
     head, device = next(task.parameters(), None), features.last.tokens.device.type
     casting = device != "meta" and torch.is_autocast_enabled(device)  # the meta device knows no autocast
     if head is not None and not casting:

@@ -1,4 +1,4 @@
-"""A trained network that guides another one: frozen, and called with the images that the student sees."""
+"""A trained model that guides another one: frozen, and called with the images that the student sees."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Teacher(nn.Module):
     """A frozen network in evaluation mode; normalisation is undone and done again where its own differs.
 
     Args:
-        backbone: the network, such as ``vitlet.TimmBackbone(model)``.
+        backbone: the model, such as ``vitlet.TimmBackbone(model)``.
         seen: how the student's images are normalised; None: as the teacher's.
         own: how the teacher's images were.
         unlike: how its classes differ from the student's, in a sentence; empty where they do not.
 
     Attributes:
-        sha256: of the file of its weights; empty where there is none.
+        sha256: checksum of the file of its weights; empty where there is none.
     """
 
     mean: Tensor
@@ -70,7 +70,7 @@ class Teacher(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor, needs: Needs) -> Features:
-        """What it makes of the student's images ``(B, channels, height, width)``; no gradient leads here."""
+        """Feature maps and logits of the student's images ``(B, channels, height, width)``, without gradient."""
         if not self.same:
             images = ((images * self.std + self.mean) - self.own_mean) / self.own_std
         weights = next(self.backbone.parameters(), images)

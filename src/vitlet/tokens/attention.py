@@ -1,4 +1,4 @@
-"""Attention maps over tokens that know where they are, and what a penalty on pairs of tokens makes of them.
+"""Attention maps with token coordinates, and penalties on pairs of tokens.
 
 A map is read in one of two equal ways. Up to a few hundred tokens the softmax is there anyway and is used; beyond
 that a block keeps its fused kernel and the map is never written down (`vitlet.tokens.streamed_attention`).
@@ -48,7 +48,7 @@ class AttentionShape:
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """Who attends to whom in one layer, and where everyone is.
+    """Attention map of one layer with the coordinates of its tokens.
 
     Attributes:
         shape: sizes.
@@ -68,7 +68,7 @@ class AttentionMap:
 
     @property
     def weights(self) -> Tensor:
-        """The whole map, ``(B*G, h, P+N, P+N)``; differentiable. Large where it was not kept."""
+        """The full map, ``(B*G, h, P+N, P+N)``; differentiable. Computed on demand where it was not stored."""
         if self.maps is not None:
             return self.maps
         assert self.attended is not None
@@ -76,7 +76,7 @@ class AttentionMap:
 
     @property
     def patches(self) -> Tensor:
-        """Tokens with a place only, ``(B, G, h, N, N)``; rows sum to less than 1 if there are prefix tokens."""
+        """Attention between patch tokens, ``(B, G, h, N, N)``; rows sum to less than 1 if there are prefix tokens."""
         start = self.shape.prefix
         patches: Tensor = self.weights[..., start:, start:].unflatten(0, (-1, self.shape.windows))
         return patches
@@ -84,10 +84,10 @@ class AttentionMap:
     def read(
         self, penalty: Penalty, *, heads: Heads = "averaged", rows: Rows = "normalised", extremes: bool = False
     ) -> Reading:
-        """Costs, mean distance and, if asked for, the smallest and largest weight.
+        """Penalty costs, mean distance and, on request, the smallest and largest weight.
 
         Args:
-            penalty: of pairs.
+            penalty: penalty on pairs.
             heads: read the average of the heads' maps, or each map.
             rows: whether what a token pays to prefix tokens counts: plain rows sum to less than 1.
             extremes: find the smallest and largest weight.

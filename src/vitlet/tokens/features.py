@@ -1,4 +1,4 @@
-"""What a task may see of a network, and what it may ask for."""
+"""Features of a backbone that tasks read, and the needs that tasks declare."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ class GridShape:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a task asks of the one forward pass.
+    """What a task needs from the forward pass.
 
     Attributes:
         after_norm: the last grid as the classifier head receives it, after the final norm.
-        every_grid: the outputs of several levels of the network.
-        levels: which: shown: of the blocks, or of the stages where the network exposes stages; blocks: of every block;
-            merged: of every stage, after its tokens were merged for the next.
+        every_grid: the outputs of several levels of the model.
+        levels: levels of ``every_grid``; shown: blocks, or stages where the model exposes stages; blocks: every block;
+            merged: every stage, after its tokens were merged for the next.
         attention: maps of these layers, counted from 0, or from the end if negative; layers without a map over the
-            token grid are not counted. A task that cannot know yet which exist asks for all until it is built.
+            token grid are not counted. A task that does not know them yet requests all until it is built.
     """
 
     after_norm: bool = False
@@ -76,9 +76,9 @@ class Needs:
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes of the grids that `Features` will hold, known before the first step so that heads can be built.
+    """Sizes of the grids of `Features`, known before the first step so that heads can be built.
 
-    Of the images that the network sees too, and whether a part of them is hidden.
+    Of the images that the model sees too, and whether a part of them is hidden.
     """
 
     last: GridShape
@@ -95,7 +95,7 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Grid:
-    """A map of tokens and where each of them came from.
+    """Token grid with the coordinates of each token.
 
     Attributes:
         tokens: ``(B, C, H, W)``.
@@ -114,7 +114,7 @@ class Grid:
         return self.tokens.flatten(2).transpose(1, 2).contiguous()
 
     def pooled(self, pool: Pool) -> Grid:
-        """The same map on a coarser regular grid; no token is dropped where a side is odd."""
+        """Average-pooled grid; no token is dropped where a side is odd."""
         if pool == "none":
             return self
         if self.coords.shape[0] != 1:
@@ -139,16 +139,16 @@ def pooled_size(size: int, pool: Pool) -> int:
 
 @dataclass(frozen=True)
 class Features:
-    """The one record that tasks read.
+    """Outputs of the backbone that tasks read.
 
     Attributes:
-        images: what the network saw, ``(B, channels, height, width)``.
+        images: what the model saw, ``(B, channels, height, width)``.
         last: output of the last block, before the final norm.
         logits: class scores ``(B, classes)``.
         after_norm: the last grid after the final norm, if a task needs it.
         every: one grid per block or stage, if a task needs them.
         attention: attention maps by layer, counted from 0, if a task needs them.
-        hidden: what the view hides from the network, if it hides anything.
+        hidden: what the view hides from the model, if it hides anything.
     """
 
     images: Tensor
@@ -164,7 +164,7 @@ class Features:
         return self.after_norm if tap == "after_norm" and self.after_norm else self.last
 
     def in_precision(self, dtype: torch.dtype) -> Features:
-        """The same with the tokens of every grid as numbers of this type."""
+        """Copy with the tokens of every grid in this data type."""
         if self.last.tokens.dtype == dtype:
             return self
         last, *every = (Grid(grid.tokens.to(dtype), grid.coords) for grid in (self.last, *self.every))

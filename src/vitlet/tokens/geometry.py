@@ -1,4 +1,4 @@
-"""Where tokens are: coordinates of a grid, pairs of tokens, offsets, and what guessing costs.
+"""Token coordinates of a grid, pairs of tokens, offsets, and chance levels.
 
 Coordinates are ``(row, column)`` in cells of their own grid, the centre of the top-left cell at ``(0, 0)``.
 Letters: B batch, N tokens, M sampled pairs, H and W rows and columns of the grid.
@@ -53,7 +53,7 @@ def pair_offsets(coords: Tensor, pairs: Tensor) -> Tensor:
 
 
 def manhattan(first: Tensor, second: Tensor) -> Tensor:
-    """Rows plus columns between all pairs of places: ``(..., R, 2)`` and ``(..., N, 2)`` to ``(..., R, N)``."""
+    """Manhattan distance between all pairs of positions: ``(..., R, 2)`` and ``(..., N, 2)`` to ``(..., R, N)``."""
     return torch.cdist(first, second, p=1.0)
 
 

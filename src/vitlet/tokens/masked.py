@@ -31,7 +31,7 @@ class MaskedView(View):
         return Hidden(self.pixels, self.cells)
 
     def coords(self, height: int, width: int) -> Tensor:
-        """Those of the earlier view: nothing moved."""
+        """Coordinates of the earlier view, unchanged."""
         if self.earlier is None:
             return super().coords(height, width)
         return self.earlier.coords(height, width)[: len(self.images)]
@@ -42,14 +42,17 @@ class MaskedView(View):
 
 @dataclass(frozen=True)
 class Masked:
-    """Hides a share of each image's patches, drawn for each image anew: their pixels become 0, the mean colour.
+    """View that masks random patches of each image: their pixels become 0, the mean colour.
 
-    The shape of the images stays, so that any network can look at them.
+    The shape of the images is unchanged, so that any model can take them.
 
     Args:
-        patch: side of a patch in pixels; None: that of a token of the network's last grid.
-        ratio: share of the patches that are hidden; at least one is, and at least one is not.
-        share: look at the first images of a batch only, this share of them, to save time.
+        patch: side of a patch in pixels (default: that of a token of the model's last grid).
+        ratio: fraction of the patches that are masked; at least one is, and at least one is not.
+        share: fraction of the batch that is used, its first images, to save time.
+
+    Example:
+        >>> term = vitlet.Term(vitlet.Reconstruction(), 1.0, vitlet.Masked(ratio=0.75))
     """
 
     patch: int | None = None
@@ -87,7 +90,7 @@ class Masked:
         patch = pixels[0] // cells[0]
         if (cells[0] * patch, cells[1] * patch) != tuple(pixels):
             raise VitletError(
-                f"the network has {cells[0]}x{cells[1]} tokens on images of {pixels[0]}x{pixels[1]} pixels, which are"
-                " no whole square patches to be hidden. Use another image size, or give the view a patch."
+                f"the model has {cells[0]}x{cells[1]} tokens on images of {pixels[0]}x{pixels[1]} pixels, which are"
+                " not square patches that can be masked. Use another image size, or give the view a patch."
             )
         return replace(self, patch=patch)

@@ -22,20 +22,23 @@ LUMA = (0.2989, 0.587, 0.114)
 
 @dataclass(frozen=True)
 class PatchAugment:
-    """Random crop, colour jitter and grey, independently for every patch; in evaluation the images as they are.
+    """View that augments every patch independently: random crop, colour jitter, grey; identity in evaluation.
 
     Brightness, contrast, saturation and hue change in this order. On images with one channel only brightness and
     contrast do.
 
     Args:
         patch: side of a patch in pixels.
-        mean: what the images were normalised with, per channel.
-        std: as `mean`.
+        mean: channel means that the images were normalised with.
+        std: channel standard deviations that the images were normalised with.
         crop: a patch is cropped to its side divided by this, and resized back.
         jitter: brightness, contrast and saturation change by a factor of up to 1 plus or minus these, hue by up to
             the last, as a share of its circle.
         jitter_chance: probability of the jitter.
         grey_chance: probability of a grey patch.
+
+    Example:
+        >>> view = vitlet.PatchAugment(4, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
     """
 
     patch: int
@@ -73,7 +76,7 @@ class PatchAugment:
 
 
 def random_crops(pixels: Tensor, size: int) -> Tensor:
-    """A random ``size x size`` window of every patch, enlarged to the whole patch (bilinear)."""
+    """A random ``size x size`` window of every patch, resized to the patch (bilinear)."""
     patch = pixels.shape[-1]
     enlarge = F.interpolate(torch.eye(size, device=pixels.device)[None], patch, mode="linear")[0].T  # patch, size
     windows = [F.pad(enlarge, (start, patch - size - start)) for start in range(patch - size + 1)]

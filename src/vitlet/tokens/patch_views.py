@@ -37,7 +37,7 @@ def from_patches(patches: Tensor, height: int, width: int) -> Tensor:
 
 @dataclass(frozen=True)
 class ShuffledView(View):
-    """Images whose patches changed places.
+    """View of images with permuted patches.
 
     Attributes:
         order: ``(B, N)``, the patch of the earlier view that now lies at each place.
@@ -50,13 +50,13 @@ class ShuffledView(View):
     earlier: View | None = None
 
     def coords(self, height: int, width: int) -> Tensor:
-        """Where each token's patch was; a grid finer than the patches keeps the place within them."""
+        """Original coordinates of each token; a grid finer than the patches keeps the offset within them."""
         rows, columns = self.patches
         if height % rows or width % columns:
             raise VitletError(
-                f"the patches of this view were shuffled on a grid of {rows}x{columns}, but the network has a grid of"
+                f"the patches of this view were shuffled on a grid of {rows}x{columns}, but the model has a grid of"
                 f" {height}x{width} tokens, which mixes unrelated patches."
-                " Shuffle patches as large as the network's coarsest token."
+                " Shuffle patches as large as the model's coarsest token."
             )
         down, right = height // rows, width // columns
         device = self.order.device
@@ -74,10 +74,13 @@ class ShuffledView(View):
 
 @dataclass(frozen=True)
 class ShuffledPatches:
-    """Puts the patches of each image into a random order of its own.
+    """View that permutes the patches of each image at random.
 
     Args:
         patch: side of a patch in pixels.
+
+    Example:
+        >>> term = vitlet.Term(vitlet.Position(), 1.0, vitlet.ShuffledPatches(4))
     """
 
     patch: int
@@ -122,16 +125,19 @@ class MegaView(View):
 
 @dataclass(frozen=True)
 class MegaPatches:
-    """Cuts the grid of patches into ``side x side`` irregular cells and shrinks each to one patch.
+    """View that merges patches into ``side x side`` irregular mega-patches, each resized to one patch (RelViT).
 
-    The cuts run between patches; rows and columns, and every image, have their own. The network sees ``side * patch``
-    pixels a side, so it must take images of that size.
+    The cuts run between patches and are drawn for each image. The model sees ``side * patch`` pixels per side, and must
+    take images of that size.
 
     Args:
         patch: side of a patch in pixels.
-        side: cells along each axis; fewer than patches.
-        coords: index: a cell's place among the cells; image: its centre in the original image.
-        even: cells of equal size, as in evaluation.
+        side: mega-patches along each axis; fewer than patches.
+        coords: token coordinates; index: index of the mega-patch; image: its centre in the original image.
+        even: mega-patches of equal size, as in evaluation.
+
+    Example:
+        >>> term = vitlet.Term(vitlet.SpatialRelations(), 1.0, vitlet.MegaPatches(patch=4, side=5))
     """
 
     patch: int

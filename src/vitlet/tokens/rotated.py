@@ -25,7 +25,7 @@ class RotatedView(View):
     earlier: View | None = None
 
     def coords(self, height: int, width: int) -> Tensor:
-        """Where each token's patch was before the turn: ``(B, N, 2)``."""
+        """Coordinates of each token before the rotation: ``(B, N, 2)``."""
         if height != width:
             raise VitletError(
                 f"a quarter turn needs a square token grid, found {height}x{width}. Use square images with this view."
@@ -44,7 +44,11 @@ class RotatedView(View):
 
 @dataclass(frozen=True)
 class Rotated:
-    """Turns each image by none, one, two or three quarters, at random and independently."""
+    """View that rotates each image by 0, 90, 180 or 270 degrees at random.
+
+    Example:
+        >>> term = vitlet.Term(vitlet.Rotation(), 1.0, vitlet.Rotated())
+    """
 
     def __call__(self, images: Tensor) -> View:
         height, width = images.shape[2:]

@@ -26,7 +26,7 @@ ACCELERATOR_BLOCK = 1 << 25
 
 @dataclass(frozen=True)
 class Reading:
-    """What one pass over a map tells; one column for the average over heads, or one per head.
+    """Statistics of one pass over an attention map; one column for the average over heads, or one per head.
 
     Attributes:
         cost: ``(B, 1 or h)``, penalty times attention, summed over the pairs of an image; carries gradients.
@@ -44,7 +44,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Penalties:
-    """A penalty on every pair of tokens with a place, and where they are.
+    """Penalty on every pair of tokens that have coordinates.
 
     Attributes:
         coords: ``(1 or B, N, 2)``.
@@ -126,7 +126,7 @@ class _Waiting(NamedTuple):
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def attend(query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Attended]:
-    """Scaled dot product attention of ``(B, h, T, d)``, and what its weights can be asked for."""
+    """Scaled dot-product attention of ``(B, h, T, d)``, with streamed access to its weights."""
     device = query.device.type
     if torch.is_autocast_enabled(device):
         query, key, value = (part.to(torch.get_autocast_dtype(device)) for part in (query, key, value))
@@ -302,7 +302,7 @@ class _Cost(torch.autograd.Function):
 
 
 class _Sums:
-    """What accumulates over blocks of rows."""
+    """Sums over blocks of rows."""
 
     def __init__(self, batch: int, heads: int, tokens: int, each: bool, like: Tensor) -> None:
         self.batch, self.heads, self.tokens, self.each = batch, heads, tokens, each
@@ -316,7 +316,7 @@ class _Sums:
         self.maps: list[Tensor] = []
 
     def finish(self, rows: slice) -> None:
-        """All maps of these rows are in: where are the smallest and the largest weight?"""
+        """Find the smallest and the largest weight, after all maps of these rows were added."""
         if not self.maps:
             return
         maps = torch.cat(self.maps).unflatten(0, (self.batch, self.heads))

@@ -1,4 +1,4 @@
-"""What the network looks at: images, and where each place of them came from.
+"""Views: transformed images with the original coordinates of their tokens.
 
 A view is a choice of a term, not of a task: it moves pixels and coordinates together, and the task never knows.
 Terms with equal views share one forward pass; the classifier and most tasks share the plain view. A maker draws from
@@ -16,7 +16,7 @@ from vitlet.tokens.geometry import grid_coords
 
 
 class Hidden(NamedTuple):
-    """What a view hides from the network.
+    """Masked patches of a view, and the original pixels.
 
     Attributes:
         pixels: the images with nothing hidden, ``(B, channels, height, width)``.
@@ -29,13 +29,13 @@ class Hidden(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """Images ``(B, channels, height, width)`` as the network sees them."""
+    """Images ``(B, channels, height, width)`` as the model sees them."""
 
     images: Tensor
 
     @property
     def hidden(self) -> Hidden | None:
-        """What the network is not to see; None where it sees everything."""
+        """Masked patches; None if nothing is masked."""
         return None
 
     def coords(self, height: int, width: int) -> Tensor:
@@ -43,7 +43,7 @@ class View:
         return grid_coords(height, width, device=self.images.device)[None]
 
     def after(self, earlier: View) -> View:
-        """This view, made of an earlier view's images: here nothing moved, so every place is the earlier view's."""
+        """Compose with an earlier view; here nothing moved, so the coordinates are the earlier view's."""
         return replace(earlier, images=self.images)
 
 
@@ -51,7 +51,7 @@ class ViewMaker(Protocol):
     """Makes a view of a batch; equal makers share one forward pass, so a maker is a frozen dataclass.
 
     A maker may have a method ``settled``: what to look at in evaluation, where nothing is left to chance; and one
-    ``fitted``: the same maker for a network whose size of images and of the last grid is known.
+    ``fitted``: the same maker for a model whose size of images and of the last grid is known.
     """
 
     def __call__(self, images: Tensor) -> View: ...
@@ -69,7 +69,11 @@ class PlainView:
 
 @dataclass(frozen=True)
 class Chain:
-    """Several views, each made of the one before."""
+    """Views applied one after another.
+
+    Example:
+        >>> view = vitlet.Chain((vitlet.ShuffledPatches(8), vitlet.Rotated()))
+    """
 
     makers: tuple[ViewMaker, ...]
 
@@ -80,23 +84,23 @@ class Chain:
         return view
 
     def settled(self) -> ViewMaker:
-        """The same chain for evaluation; a link that does nothing there is left out."""
+        """The chain for evaluation, without the views that are the identity there."""
         quiet = [settled(maker) for maker in self.makers]
         left = tuple(maker for maker in quiet if maker != PlainView())
         return left[0] if len(left) == 1 else Chain(left) if left else PlainView()
 
     def fitted(self, pixels: tuple[int, int], cells: tuple[int, int]) -> Chain:
-        """The same chain, each link fitted."""
+        """The chain with each view fitted to the token grid."""
         return Chain(tuple(fitted(maker, pixels, cells) for maker in self.makers))
 
 
 def settled(maker: ViewMaker) -> ViewMaker:
-    """What an evaluation looks at: the maker's quiet form if it has one, otherwise the maker itself."""
+    """View for evaluation: the deterministic form of a view maker if it has one, otherwise the maker itself."""
     quiet = getattr(maker, "settled", None)
     return quiet() if quiet is not None else maker
 
 
 def fitted(maker: ViewMaker, pixels: tuple[int, int], cells: tuple[int, int]) -> ViewMaker:
-    """The maker for a network with this many cells in its last grid, on images of this many pixels."""
+    """The maker for a model with this many cells in its last grid, on images of this many pixels."""
     fit = getattr(maker, "fitted", None)
     return fit(pixels, cells) if fit is not None else maker

@@ -1,4 +1,4 @@
-"""From settings to a network: device, backbone, first weights, and every setting that was left open."""
+"""Builds device, model, backbone and initial weights from settings, and fills in open settings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def find_device(name: str) -> torch.device:
 
 
 def build_backbone(config: RunConfig, num_classes: int) -> tuple[TimmBackbone, dict[str, Any]]:
-    """The network of a run, tried on an empty image, and the arguments that timm built it with."""
+    """The model of a run, tried on an empty image, and the arguments that timm built it with."""
     model, arguments = build_model(
         config.model,
         num_classes=num_classes,
@@ -58,7 +58,7 @@ def build_backbone(config: RunConfig, num_classes: int) -> tuple[TimmBackbone, d
 
 
 def default_workers(device: torch.device) -> int:
-    """Loading processes where none were asked for: on a CPU they would take cores from the training."""
+    """Default number of loading processes; 0 on a CPU, where they would compete with the training."""
     return 0 if device.type == "cpu" else min(8, os.cpu_count() or 1)
 
 
@@ -106,7 +106,7 @@ def training_sizes(config: RunConfig, objective: Objective) -> Sizes | None:
 
 
 def objective_takes(objective: Objective, size: tuple[int, int], *, required: bool) -> bool:
-    """Whether the network and its tasks can be trained on images of this size; an error if that is ``required``."""
+    """Whether the model and its tasks can be trained on images of this size; an error if that is ``required``."""
     backbone = objective.backbone
     parameter = next(backbone.parameters())
     images = torch.zeros(2, backbone.in_chans, *size, device=parameter.device)
@@ -122,7 +122,7 @@ def objective_takes(objective: Objective, size: tuple[int, int], *, required: bo
         if not required:
             return False
         raise VitletError(
-            f"{backbone.describe()} and its tasks cannot begin with images of {size[0]}x{size[1]} pixels:"
+            f"{backbone.describe()} and its tasks cannot start with images of {size[0]}x{size[1]} pixels:"
             f" {first_line(problem)}. Use a larger first size, one that the patches divide, a model that takes any size"
             " (for timm's ViT: --model-kwargs dynamic_img_size=true), or one --img-size."
         ) from problem
@@ -132,7 +132,7 @@ def objective_takes(objective: Objective, size: tuple[int, int], *, required: bo
 
 
 def load_first_weights(model: nn.Module, config: RunConfig) -> list[str]:
-    """Weights of another run, frozen parts and positions, as the settings say; what was done, in sentences."""
+    """Load initial weights, freeze parts and set positional embeddings; returns notes on what was done."""
     notes = []
     if config.init is not None:
         loaded = load_weights(model, find_weights(Path(config.init)))
@@ -159,8 +159,10 @@ def find_weights(place: Path) -> Path:
 
 
 def checkpoint_gradients(model: nn.Module, name: str) -> None:
-    """Let a network recompute its activations in the backward pass."""
+    """Let a model recompute its activations in the backward pass."""
     try:
         model.set_grad_checkpointing(True)  # type: ignore[operator]
     except (AttributeError, AssertionError, NotImplementedError) as problem:
-        raise VitletError(f"{name} cannot recompute its activations; leave out --grad-checkpointing.") from problem
+        raise VitletError(
+            f"{name} does not support gradient checkpointing; leave out --grad-checkpointing."
+        ) from problem

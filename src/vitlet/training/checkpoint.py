@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, known by their checksums, loaded without running code.
+"""Checkpoints: written atomically, verified by checksums, loaded without running code.
 
 A checkpoint is a folder ``step-00000120`` (``step-00000120-evaluated`` at the end of an epoch) with ``manifest.json``:
 every other file with its size and sha256, the position and the settings of the run. It is written beside its place,
@@ -34,7 +34,7 @@ _OWN = re.compile(r"(?P<stale>\.writing-|\.deleting-)?step-\d{8,}(-evaluated)?")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One whole checkpoint."""
+    """One complete checkpoint."""
 
     path: Path
     about: Mapping[str, Any]
@@ -69,7 +69,7 @@ class Checkpoints:
         """Remove what a killed process left half written or half deleted."""
         if self.folder.is_symlink():
             raise VitletError(
-                f"{self.folder} is a link, and old checkpoints would be deleted where it leads to. A run needs a folder"
+                f"{self.folder} is a link, and old checkpoints would be deleted in its target. A run needs a folder"
                 " of its own there: move the checkpoints back, or link the whole run."
             )
         for stale in self._own(stale=True):
@@ -88,7 +88,7 @@ class Checkpoints:
         return aside
 
     def finish(self, name: str, about: Mapping[str, Any]) -> None:
-        """Sync the files, note their checksums, put the checkpoint in place, and let the oldest go."""
+        """Sync the files, write their checksums, publish the checkpoint, and delete the oldest ones."""
         aside, target = self.folder / f".writing-{name}", self.folder / name
         files = {file.relative_to(aside).as_posix(): _describe(file) for file in _files(aside)}
         manifest = {"format": 1, **about, "files": files}
@@ -105,7 +105,7 @@ class Checkpoints:
             self._drop(old)
 
     def save(self, name: str, about: Mapping[str, Any], write: Callable[[], None], world: World) -> None:
-        """Write into what `begin` gave, finish; if that fails, say so and leave the older checkpoints as they are."""
+        """Write a checkpoint and publish it; on failure, warn and leave the older checkpoints as they are."""
         try:
             write()
             failed = None
@@ -131,12 +131,12 @@ class Checkpoints:
         return f"cannot save a checkpoint in {path}: {first_line(problem)}. {rest}: make room, then --resume {path}."
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
-        """The newest whole checkpoint, if there is any, and a sentence on every damaged one above it."""
+        """The newest complete checkpoint, if any, and a message for every damaged newer one."""
         self.sweep()
         return self.peek()
 
     def peek(self) -> tuple[Checkpoint | None, list[str]]:
-        """The same without touching anything: another process may be writing the next one."""
+        """The newest complete checkpoint, read-only: another process may be writing the next one."""
         damaged: list[str] = []
         for path in reversed(self._own()):
             try:
@@ -145,7 +145,8 @@ class Checkpoints:
                 damaged.append(f"the checkpoint {path} is damaged: {first_line(problem)}")
         if damaged:
             raise VitletError(
-                f"{'; '.join(damaged)}. No whole one is left: start the run again with --overwrite, or another one from"
+                f"{'; '.join(damaged)}. No complete checkpoint is left: start the run again with --overwrite, or"
+                " another one from"
                 f" its weights with --init {self.folder.parent}."
             )
         return None, damaged

@@ -1,4 +1,4 @@
-"""Where a run is on its way: the epoch that schedules see, and how that changes when a run has to end earlier or later.
+"""Progress of a run as the epoch that schedules see, and its adjustment to a time budget.
 
 Learning rate, weights of tasks, image size and mixing are functions of the planned epoch, from 0 to ``epochs``. As long
 as nothing goes wrong that is the epoch itself. A run with a budget on a machine that turned out slower or faster is
@@ -25,7 +25,7 @@ MEMORY = 0.1
 
 @dataclass
 class Clock:
-    """From epochs that were trained to planned ones.
+    """Maps trained epochs to planned epochs.
 
     Attributes:
         epochs: the length that schedules are made for.
@@ -68,7 +68,7 @@ class Clock:
 
     @property
     def pace(self) -> float:
-        """How much longer steps take than in the speed test; steps of long ago hardly count."""
+        """Ratio of the step time to that of the speed test; early steps hardly count."""
         return self.trained / self.expected if self.expected else 1.0
 
     def expect(self, steps: Mapping[tuple[int, int], float], validation: float, test: float) -> None:
@@ -120,7 +120,7 @@ class Sizes:
         return self.sizes[min(len(self.sizes) - 1, math.floor(share * (len(self.sizes) - 1) + 0.5))]
 
     def shares(self) -> dict[tuple[int, int], float]:
-        """What share of the run each size has, by a fine count."""
+        """Fraction of the run that each image size has."""
         count, found = 1000, dict.fromkeys(self.sizes, 0.0)
         for number in range(count):
             found[self((number + 0.5) / count * self.epochs)] += 1 / count
@@ -128,7 +128,7 @@ class Sizes:
 
 
 def growing_sizes(first: tuple[int, int], last: tuple[int, int], stride: int = 8) -> list[tuple[int, int]]:
-    """From the first size to the last in steps of ``stride`` pixels of the longer side, both ends included."""
+    """Image sizes from the first to the last in steps of ``stride`` pixels of the longer side."""
     steps = max(1, round(max(b - a for a, b in zip(first, last, strict=True)) / stride))
     found = []
     for number in range(steps + 1):

@@ -1,4 +1,4 @@
-"""Which task to train with where none is named: the one that was measured to help, for this kind of data, or none."""
+"""Default tasks where none is named: those that were measured to help on such data, or none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEASURED: tuple[MeasuredGain, ...] = knowledge().gains
 def choose_tasks(
     config: RunConfig, dataset: Dataset, measured: Sequence[MeasuredGain] | None = None
 ) -> tuple[RunConfig, str, str]:
-    """The settings with the measured best tasks, the choice in a few words, and a sentence on why.
+    """The settings with the tasks that were measured to help, a short and a long description of the choice.
 
     Args:
         config: settings in which no task was named.
@@ -31,7 +31,7 @@ def choose_tasks(
         measured: what is known (default: `MEASURED`).
     """
     images, none = len(dataset.train), "no task was named, and none is chosen: "
-    unknown = "no gain has been measured whose interval excludes zero (docs/findings.md)."
+    unknown = "no gain that is significant at the 95 % level has been measured (docs/findings.md)."
     if config.init or config.pretrained:
         return (
             config,
@@ -55,14 +55,15 @@ def choose_tasks(
         chosen,
         f"chosen: {names}, {gained} points gained in studies/{best.study}; or --task none",
         (
-            f"no task was named; chosen: {names}, which gained {best.shown()} points over labels only with"
+            f"no task was named; chosen: {names}, which gained {best.shown()} points over the baseline (cross-entropy"
+            " only) with"
             f" {best.fewest:,} to {best.most:,} images ({best.how}; studies/{best.study}). --task none turns it off."
         ),
     )
 
 
 def _problem(config: RunConfig, classes: int, most: int) -> str | None:
-    """Why this network cannot have these tasks: what was not asked for must not stop a run, nor fill the memory."""
+    """Why this model cannot have these tasks: what was not asked for must not stop a run, nor fill the memory."""
     backbone, _ = build_backbone(replace(config, tasks={}), config.num_classes or classes)  # its faults stop the run
     try:
         grid = backbone.shapes(least=2).last

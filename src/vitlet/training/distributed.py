@@ -1,4 +1,4 @@
-"""The processes of one run: who they are, how they agree, and how a network is spread over them.
+"""The processes of one run: who they are, how they agree, and how a model is spread over them.
 
 torchrun, ``vitlet train --nproc`` and a process alone all lead here; the loop sees a `World` and asks no more.
 """
@@ -89,7 +89,7 @@ class World:
 
 @contextmanager
 def joined(*, sharded: bool = False) -> Iterator[World]:
-    """Meet the other processes where torchrun or ``--nproc`` says; part from them at the end."""
+    """Join the process group of torchrun or ``--nproc``, and leave it at the end."""
     process = this_process()
     size, local = process.size, process.local_rank
     if dist.is_initialized():  # met already
@@ -116,7 +116,7 @@ def joined(*, sharded: bool = False) -> Iterator[World]:
 
 
 def lost_process(problem: Exception, world: World) -> VitletError | None:
-    """An error message, if this is PyTorch's way to say that a process is gone."""
+    """Error message if PyTorch's error means that another process has ended."""
     text = first_line(problem)
     if "DataLoader" in str(problem):
         error = LostProcessError(f"a loading process is gone or stuck: {text}. With -j 0 none is needed.")
@@ -137,7 +137,7 @@ def local_device(name: str, world: World) -> str:
         return name
     if world.local_rank >= torch.cuda.device_count():
         raise VitletError(
-            f"process {world.local_rank} of this machine needs a GPU of its own, found {torch.cuda.device_count()}."
+            f"process {world.local_rank} of this machine needs its own GPU, found {torch.cuda.device_count()}."
             " Start as many processes as there are GPUs."
         )
     torch.cuda.set_device(world.local_rank)

@@ -17,10 +17,10 @@ def short_run_decay(steps: int) -> float:
 
 
 class Average:
-    """The average of a network's weights over the last steps; buffers are copied as they are.
+    """The average of a model's weights over the last steps; buffers are copied as they are.
 
     Args:
-        module: the network.
+        module: the model.
         decay: share of the old average that stays at each step; less in the first steps, ``(1 + t) / (10 + t)``.
     """
 
@@ -40,7 +40,7 @@ class Average:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """The network holds the average inside, and its own weights again afterwards."""
+        """The model holds the average inside, and its own weights again afterwards."""
         own = {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()}
         self._fill(self.tensors)
         try:

@@ -1,4 +1,4 @@
-"""How good a network is on labelled images."""
+"""Evaluation of a model on labelled images."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vitlet.training.distributed import World
 
 @dataclass(frozen=True)
 class Scores:
-    """Exact over the whole set: accuracies in percent, mean cross-entropy.
+    """Accuracies in percent and mean cross-entropy, exact over the set.
 
     Attributes:
         count: images.
@@ -44,7 +44,7 @@ class Scores:
 
     @classmethod
     def from_dict(cls, numbers: Mapping[str, float]) -> Scores:
-        """From the numbers of `to_dict`."""
+        """Create from the values of `to_dict`."""
         top1, top5, balanced, loss = (numbers[name] for name in ("top1", "top5", "balanced", "loss"))
         return Scores(int(numbers["count"]), top1, top5, balanced, loss)
 
@@ -58,7 +58,7 @@ def averaged_over(classify: Callable[[Tensor], Tensor], images: Tensor, tta: str
 
 
 def nothing() -> None:
-    """Between batches, nobody wants anything."""
+    """Callback between batches that does nothing."""
 
 
 @torch.no_grad()  # not inference_mode: sharded weights are gathered into buffers that training then writes to
@@ -72,14 +72,14 @@ def evaluate(
     world: World = World(),
     between: Callable[[], None] = nothing,
 ) -> Scores:
-    """Accuracies and loss of a network, exact over all images that the processes' loaders hold together.
+    """Accuracies and loss of a model, exact over all images that the processes' loaders hold together.
 
     Args:
-        classify: gives logits ``(B, classes)``; a network in evaluation mode.
+        classify: gives logits ``(B, classes)``; a model in evaluation mode.
         loader: this process's batches.
         classes: number of classes.
-        device: of the network.
-        autocast: precision of the network.
+        device: device of the model.
+        autocast: precision of the model.
         world: the processes that evaluate together; each calls this.
         between: called before every batch, by all processes equally often.
     """

@@ -21,7 +21,7 @@ def sync(path: Path) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a text file beside its place, sync it, then put it in place in one step."""
+    """Write a text file atomically: write a temporary file, sync it, rename it."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(text, encoding="utf-8")
     sync(temporary)

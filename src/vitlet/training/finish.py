@@ -1,4 +1,4 @@
-"""The end of a run: the best weights tested once, the result written, and what deserves saying said."""
+"""End of a run: evaluates the best weights once on the test images, writes the result, and prints notes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Numbers = TypeVar("Numbers", bound=Measured)
 
 @dataclass(frozen=True)
 class RunResult(Generic[Numbers]):
-    """Where a run lies, its final numbers, and sentences worth reading."""
+    """Folder, final scores and notes of a run."""
 
     path: Path
     best_epoch: int
@@ -60,7 +60,7 @@ class RunResult(Generic[Numbers]):
 
 
 def score(row: Mapping[str, Any]) -> float:
-    """What the best epoch has most of, by `BEST`; in pre-training the negative validation loss."""
+    """Score that selects the best epoch, by `BEST`; in pre-training the negative validation loss."""
     known = next((row[key] for key in BEST if key in row), None)
     return float(-row.get("val/loss", math.inf) if known is None else known)
 

@@ -1,4 +1,4 @@
-"""From a run's settings to its images: which, split how, kept where, augmented how, weighed how."""
+"""Images of a run from its settings: source, splits, cache, augmentation, class weights."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ PADDED_CROP_SIDE = 64
 
 
 def data_request(config: RunConfig) -> Request:
-    """Which images a run asks for: its settings of the same names."""
+    """Data request of a run, from its settings of the same names."""
     return Request(**{each.name: getattr(config, each.name) for each in fields(Request)})
 
 
 def other_request(config: RunConfig, data: str, data_dir: str | None) -> Request:
-    """The images of another source for a finished run, split as its own were; named datasets lie where its own did."""
+    """Data request for another source with the splits and the data folder of a finished run."""
     if data_dir is None and data in OFFICIAL:
         data_dir = config.data_dir
     return Request(data, data_dir=data_dir, val_fraction=config.val_fraction, seed=config.seed)
 
 
 def readable_part(config: RunConfig, images: ImageSet) -> ImageSet:
-    """What can be read of them, where the run was told to be content with that."""
+    """Readable images, if the run skips unreadable ones."""
     if not config.skip_unreadable:
         return images
     return readable(images, Storing(config.in_chans, skip_unreadable=True))[0]

@@ -1,4 +1,4 @@
-"""What the loop trains: a classifier, a pre-training, a detector, a segmenter, each a class that implements `Job`.
+"""Interface of what the loop trains: classifier, pre-training, detector and segmenter implement `Job`.
 
 `ClassifierJob` and `PretrainJob` are in this room, `DetectionJob` and `SegmentationJob` in `vitlet.transfer`. The loop,
 its checkpoints, its processes and its signals are the same for all.
@@ -34,7 +34,7 @@ class Measured(Protocol):
 
     @classmethod
     def from_dict(cls, numbers: Mapping[str, float]) -> Self:
-        """From the numbers of `to_dict`."""
+        """Create from the values of `to_dict`."""
         ...
 
 
@@ -72,7 +72,7 @@ class Job(ABC):
         SCORES: what an evaluation gives.
         config: the settings, none left open.
         objective: what is trained; called with a batch and the weights of the tasks.
-        model: what is averaged, evaluated and exported: the network without the heads of tasks.
+        model: what is averaged, evaluated and exported: the model without the heads of tasks.
         device: where it is trained.
         description: the ``config.json`` beside exported weights.
         notes: sentences for the end of a run.
@@ -84,7 +84,7 @@ class Job(ABC):
         images: number of training images.
         held_out: number of the others, by ``validation`` and ``test``.
         pixels: height and width of the images, where all have the same.
-        channels: of the images.
+        channels: channels of the images.
         validates: whether there are validation images.
         tests: whether there are test images to be measured on at the end.
         watches_test: whether they are measured on after every epoch, for curves alone.
@@ -114,24 +114,24 @@ class Job(ABC):
     @classmethod
     @abstractmethod
     def build(cls, *args: Any, **options: Any) -> Self:
-        """From settings to a job; everything is checked here."""
+        """Build a job from settings; all checks are done here."""
 
     @property
     def fingerprints(self) -> Mapping[str, str]:
-        """By split, what tells its choice of images from another; splits of which that is not known are left out."""
+        """Fingerprint of the images by split; splits without a known one are left out."""
         return {}
 
     @property
     def contents(self) -> Mapping[str, str]:
-        """By split, what tells the content of its files from another; see `vitlet.data.contents`."""
+        """Fingerprint of the files' content by split; see `vitlet.data.contents`."""
         return {}
 
     def complaints(self) -> list[str]:
-        """What is wrong with the data, as far as it is quickly known."""
+        """Warnings on the data from a quick check."""
         return []
 
     def verdict(self, scores: Any, best_epoch: int, epochs: int) -> str:
-        """What the numbers of a run are worth, in a sentence or two; empty where nothing is to be said."""
+        """Assessment of a run's scores as text; may be empty."""
         return ""
 
     @abstractmethod
@@ -169,7 +169,7 @@ class Job(ABC):
 
     @abstractmethod
     def validation_batches(self, world: World) -> int:
-        """How often `validate` calls ``between``."""
+        """Number of calls of ``between`` in `validate`."""
 
     @abstractmethod
     def test(self, world: World) -> Any:
@@ -184,7 +184,7 @@ def learned_from(job: Job) -> str:
 
 
 def data_of(job: Job) -> dict[str, Any]:
-    """What a checkpoint keeps of the data, to know it again."""
+    """Fingerprints of the data that a checkpoint stores."""
     known = {"fingerprints": dict(job.fingerprints), "contents": dict(job.contents)}
     if teachers := teachers_of(job.objective):
         known["teachers"] = {name: teacher.sha256 for name, teacher in teachers.items()}
@@ -192,7 +192,7 @@ def data_of(job: Job) -> dict[str, Any]:
 
 
 def other_data(kept: Mapping[str, Any], job: Job) -> str:
-    """How a job's data differs from what was kept of it, in a sentence; nothing where it does not."""
+    """Message on how a job's data differs from the stored fingerprints; empty if it does not."""
     has = data_of(job)
     for key, name in (("classes", "classes"), ("images", "training images")):
         if kept[key] != has[key]:

@@ -48,13 +48,13 @@ from vitlet.training.terms import make_balance, make_terms
 
 
 class ImageJob(Job):
-    """A network on the images of a dataset; what it learns from them, labels or tasks alone, a subclass says.
+    """Training of a model on the images of a dataset; subclasses define the objective.
 
     Attributes:
         labelled: whether the labels are learned.
         source: the data as it was read, before it was decoded; None where a dataset was handed in.
         asked: the settings before those left open were filled in.
-        sizes: of the training images by the planned epoch, where they grow.
+        sizes: sizes of the training images by the planned epoch, where they grow.
         speed: what the speed test of a run with a budget found.
     """
 
@@ -86,7 +86,7 @@ class ImageJob(Job):
         self.pixels, self.channels = config.img_size, config.in_chans
         self.watches_test = config.eval_on_test
         if self.watches_test and not self.tests:
-            raise VitletError("eval_on_test measures test images with labels, found none. Leave it out.")
+            raise VitletError("eval_on_test requires labelled test images, found none. Leave it out.")
         if self.watches_test:
             self.notes += ("test/top1 of the epochs is of the test images: a curve, by which nothing was chosen",)
 
@@ -99,12 +99,12 @@ class ImageJob(Job):
         open_tasks: bool = False,
         choice: Choice | None = None,
     ) -> Self:
-        """Find the data, build the network and the objective, and resolve every setting left open.
+        """Find the data, build the model and the objective, and resolve every setting left open.
 
         Args:
             config: the settings.
             dataset: images in place of ``config.data``.
-            open_tasks: of a run that names no task: take those that were measured to help on such data.
+            open_tasks: whether a run without tasks gets those that were measured to help on such data.
             choice: which the settings are from; it has read the data already.
         """
         source = (choice.source if choice else None) or (cls.load_data(config) if dataset is None else None)
@@ -120,7 +120,7 @@ class ImageJob(Job):
         return job
 
     def rebuilt(self, **settings: Any) -> Self:
-        """The same job with other settings than were asked for, on the images that are decoded already."""
+        """Copy of the job with other settings, on the images that are already decoded."""
         job = self._assembled(replace(self.asked, **settings), self.dataset, decoded=None)
         job.source, job.chosen_tasks, job.choices = self.source, self.chosen_tasks, self.choices
         job.announced = self.announced
@@ -178,17 +178,17 @@ class ImageJob(Job):
 
     @classmethod
     def settle_positions(cls, config: RunConfig, model: nn.Module) -> tuple[RunConfig, list[str]]:
-        """The settings with the positional embedding on or off, and what is to be said of it."""
+        """The settings with the positional embedding on or off, and a note on it."""
         return replace(config, positions="on") if config.positions == "auto" else config, []
 
     @cached_property
     def fingerprints(self) -> dict[str, str]:
-        """Of each split, what tells its choice of images from another; a stream's are not known before the end."""
+        """Fingerprint of the images by split; those of a stream are unknown."""
         return {name: fingerprint(images) for name, images in self._known().items()}
 
     @cached_property
     def contents(self) -> dict[str, str]:
-        """Of each split, what tells the content of its files and arrays from another."""
+        """Fingerprint of the content of files and arrays by split."""
         return {name: content_print(image_parts(images)) for name, images in self._known().items()}
 
     def _known(self) -> dict[str, ImageSet]:
@@ -198,7 +198,7 @@ class ImageJob(Job):
         return training_batches(self.config, self.dataset, self.preprocess, self.device, world)
 
     def on_device(self, images: Tensor) -> Tensor:
-        """Images where the network is, in its memory layout."""
+        """Images where the model is, in its memory layout."""
         images = images.to(self.device, non_blocking=True)
         return images.contiguous(memory_format=torch.channels_last) if self.config.channels_last else images
 
@@ -221,7 +221,7 @@ class ImageJob(Job):
 
     @cached_property
     def autocast(self) -> Callable[[], AbstractContextManager[Any]]:
-        """The precision of the network."""
+        """The precision of the model."""
         return make_autocast(self.config, self.device)
 
     @cached_property
@@ -229,7 +229,7 @@ class ImageJob(Job):
         return {}
 
     def validation_loader(self, world: World) -> Any:
-        """One for the whole run: its loading processes stay."""
+        """The validation loader, created once, so that its processes persist."""
         if "val" not in self._loaders:
             assert self.dataset.val is not None
             self._loaders["val"] = self.evaluation_loader(self.dataset.val, world)
@@ -259,8 +259,9 @@ class ClassifierJob(ImageJob):
     def num_classes(cls, config: RunConfig, classes: int) -> int:
         if config.num_classes is not None and config.num_classes < classes:
             raise VitletError(
-                f"the data has {classes} classes, but num_classes is {config.num_classes}: labels would lie beyond the"
-                " classifier. Leave --num-classes out."
+                f"the data has {classes} classes, but num_classes is {config.num_classes}: labels would exceed the"
+                " outputs of"
+                " the classifier. Leave --num-classes out."
             )
         return config.num_classes or classes
 
@@ -298,7 +299,7 @@ class ClassifierJob(ImageJob):
         return accuracy_verdict(scores, measured.labels, self.config, **found)
 
     def classify(self, images: Tensor) -> Tensor:
-        """Class scores, as the exported network gives them; a sharded one can only be called as a whole."""
+        """Class scores as the exported model gives them; a sharded model is called through the objective."""
         model: Any = self.model if not self.config.fsdp else lambda each: self.objective(each, None, {}).logits
         return averaged_over(model, images, self.config.tta)
 
@@ -331,7 +332,7 @@ class LogisticJob(ClassifierJob):
 
 
 class PretrainJob(ImageJob):
-    """A network that learns from the tasks alone, by default from RelViT's two."""
+    """A model that learns from the tasks alone, by default from RelViT's two."""
 
     labelled = False
 
@@ -364,7 +365,7 @@ class PretrainJob(ImageJob):
         if config.positions == "off" or not given_away:
             return config, []
         return config, [
-            "the positional embedding is on and the patches are not shuffled: it gives the answers away, so the network"
+            "the positional embedding is on and the patches are not shuffled: it reveals the targets, so the model"
             " may learn nothing from the images. Use --positions off, or a shuffled view."
         ]
 

@@ -1,4 +1,4 @@
-"""What was measured, as data: ``choices.yaml`` beside this file, read and checked."""
+"""Measured settings from ``choices.yaml``, read and checked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVERY: Between = (0.0, math.inf)
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """Where settings were measured, on test images, over seeds.
+    """Measurement of settings: result file, test accuracy over seeds.
 
     Attributes:
         table: a committed table of runs.
@@ -69,7 +69,7 @@ class MeasuredGain:
         most: ... up to here.
         tokens: the most tokens of a final grid that they are chosen for; a task on all pairs needs their square.
         tasks: the tasks that gained.
-        gains: of each dataset, points over labels only: mean over seeds, half width of the 95 % interval.
+        gains: points over the baseline by dataset: mean over seeds, half width of the 95 % interval.
         how: under which conditions, in a few words.
     """
 
@@ -86,7 +86,9 @@ class MeasuredGain:
     def __post_init__(self) -> None:
         for dataset, (gain, half) in self.gains.items():
             if not 0 < half < gain:
-                raise ValueError(f"{self.study}: {dataset}: {gain} ± {half} is no gain whose interval excludes zero")
+                raise ValueError(
+                    f"{self.study}: {dataset}: {gain} ± {half} is not a gain that is significant at the 95 % level"
+                )
 
     @property
     def surely(self) -> float:
@@ -100,15 +102,15 @@ class MeasuredGain:
 
 @dataclass(frozen=True)
 class Knowledge:
-    """The whole file; of the portfolio, its members and the least share of a run's epochs that each is worth.
+    """Contents of ``choices.yaml``.
 
     Attributes:
-        rules: for training from scratch.
-        finetuned: for training from trained weights.
-        frozen: for a classifier fitted on the features of trained weights.
-        gains: of tasks.
+        rules: settings for training from scratch.
+        finetuned: settings for training from trained weights.
+        frozen: settings for a classifier fitted on the features of trained weights.
+        gains: measured gains of tasks.
         portfolio: members of a search.
-        share: of a member's usual epochs.
+        share: smallest useful fraction of a member's usual epochs.
     """
 
     rules: tuple[Rule, ...]
@@ -121,7 +123,7 @@ class Knowledge:
 
 @cache
 def knowledge() -> Knowledge:
-    """What ``choices.yaml`` says."""
+    """Contents of ``choices.yaml``."""
     text = (files("vitlet.training") / FILE).read_text(encoding="utf-8")
     found = yaml.safe_load(text)
     portfolio = found["portfolio"]

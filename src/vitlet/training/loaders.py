@@ -21,13 +21,13 @@ from vitlet.training.inputs import make_augmentation
 def training_batches(
     config: RunConfig, dataset: Dataset, preprocess: Preprocess, device: torch.device, world: World
 ) -> tuple[EpochOrder | ShardBatches, Any]:
-    """What is to be told the epoch and the step to start at, and the batches themselves."""
+    """The order of the batches, which takes the epoch and the first step, and the batches themselves."""
     images = dataset.train
     parts, own = world.size * config.grad_accum_steps, config.grad_accum_steps
     if config.batch_size % parts:
         raise VitletError(
-            f"batch_size is {config.batch_size}, which {world.size} processes x {own} parts (grad_accum_steps) do not"
-            " divide; make it a multiple."
+            f"batch_size ({config.batch_size}) must be divisible by processes x grad_accum_steps ({world.size} x"
+            f" {own})."
         )
     mine = range(world.rank * own, (world.rank + 1) * own)
     augment = Augmenter(make_augmentation(config), preprocess)

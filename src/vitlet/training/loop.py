@@ -71,21 +71,25 @@ def train(
     choice: Choice | None = None,
     above: Above | None = None,
 ) -> RunResult[Scores]:
-    """Train a classifier, with any tasks beside it; the folder it returns holds everything.
+    """Train a classifier, with or without tasks; returns the result and the run folder.
 
     Bad settings and unreadable images are refused before anything is written. Started by torchrun, or by
-    ``vitlet train --nproc``, in several processes, all of them call this. With ``config.resume`` a run goes on with its
-    own settings; those given anew have to agree with them.
+    ``vitlet train --nproc``, in several processes, all of them call this. With ``config.resume`` a run continues with
+    its own settings; those that are given again must agree with them.
 
     Args:
         config: the settings.
-        dataset: images of your own (such as `vitlet.data.images.Arrays`) in place of ``config.data``.
-        title: what the progress is called.
-        given: the settings that were named by the user (default: those that differ from the defaults).
-        open_tasks: of a new run that names no task: take those that were measured to help on such data.
-        watch: when the minutes of a budget began (default: now).
-        choice: of `vitlet.training.choice`, whose settings these are: its reasons are printed and written down.
+        dataset: your own images (such as `vitlet.data.images.Arrays`) instead of ``config.data``.
+        title: title of the progress lines.
+        given: settings that the user named (default: those that differ from the defaults).
+        open_tasks: whether a new run without tasks gets those that were measured to help on such data.
+        watch: start of the time budget (default: now).
+        choice: the automatic choice that these settings are from; its reasons are printed and saved.
         above: what a terminal shows above the progress.
+
+    Example:
+        >>> result = vitlet.train(vitlet.RunConfig(data="photos", epochs=50))
+        >>> print(result.val.top1, result.path)
     """
     options = {"dataset": dataset, "open_tasks": open_tasks, "choice": choice}
     return train_job(config, job_class, title=title, given=given, watch=watch, above=above, **options)
@@ -184,8 +188,8 @@ class Trainer:
 
     Args:
         job: data, network and settings.
-        batches: of this process, with their order.
-        path: of the run's folder.
+        batches: batches of this process, with their order.
+        path: path of the run's folder.
         folder: the folder itself, in the first process.
         world: the processes.
         title: what the progress is called.
@@ -238,7 +242,7 @@ class Trainer:
                 self.saver.save()
                 place = f"epoch {self.state.epoch + 1}, after {self.state.step} of its {self.order.steps} steps"
                 raise InterruptedRunError(
-                    f"stopped in {place}. Nothing is lost; continue with:"
+                    f"stopped in {place}; the state is saved. Continue with:"
                     f" vitlet {self.config.JOB} --resume {self.saver.path}"
                 ) from None
 

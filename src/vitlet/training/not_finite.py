@@ -1,4 +1,4 @@
-"""What was being trained on when a loss or gradient was not finite: an error message, and a file with all of it."""
+"""Report of a loss or gradient that is not finite: an error message, and a file with the details."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def not_finite_error(
     parts = ", ".join(f"{name} {value:g}" for name, value in worst["parts"].items())
     shown = ", ".join(map(str, worst["images"][:8])) + (", ..." if len(worst["images"]) > 8 else "")
     kept = sorted(saver.checkpoints.folder.glob("step-*"))
-    rest = f"The state of {kept[-1].name} is kept." if kept else "No state was saved before."
+    rest = f"The checkpoint {kept[-1].name} is still valid." if kept else "No state was saved before."
     return NotFiniteError(
         f"the {what} is not finite in epoch {about['epoch']}, step {about['step']} (seed {about['seed']}): {parts};"
         f" gradient norm {float(norm):g}; process {worst['process']}, training images {shown} (all of them in"

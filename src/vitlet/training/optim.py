@@ -18,9 +18,9 @@ from vitlet.training.muon import Muon, is_inner_weight
 
 
 def make_optimizer(objective: Objective, config: BaseConfig) -> torch.optim.Optimizer:
-    """By timm's name; no decay on 1-D parameters nor on those the network itself excludes (position tables).
+    """By timm's name; no decay on 1-D parameters nor on those the model itself excludes (position tables).
 
-    ``muon`` is for the weights inside the network; its first layer, its classifier and the tasks have AdamW.
+    ``muon`` is for the weights inside the model; its first layer, its classifier and the tasks have AdamW.
     """
     model: Any = objective.backbone.model
     excluded: set[str] = model.no_weight_decay() if hasattr(model, "no_weight_decay") else set()
@@ -52,7 +52,7 @@ def make_optimizer(objective: Objective, config: BaseConfig) -> torch.optim.Opti
 
 
 def _ends(model: Any) -> list[str]:
-    """Names of a network's first layer and of its classifier, by its configuration."""
+    """Names of a model's first layer and of its classifier, by its configuration."""
     known = getattr(model, "pretrained_cfg", None) or {}
     found: list[str] = []
     for key in ("first_conv", "classifier"):
@@ -70,7 +70,7 @@ def make_schedule(config: RunConfig) -> Schedule:
 
 
 def make_autocast(config: BaseConfig, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """Mixed precision as the settings say."""
+    """Autocast context for the precision of the settings."""
     if not config.amp:
         return nullcontext
     dtype = {"bfloat16": torch.bfloat16, "float16": torch.float16}[config.amp_dtype]

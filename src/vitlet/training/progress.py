@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a bar with the time left on a terminal, plain lines elsewhere."""
+"""Progress display of a run: a bar with the remaining time on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class Reporter:
 
 
 def peak_memory() -> int:
-    """The most bytes that this process has held: on the accelerator, else in memory (0 where nobody tells)."""
+    """Peak memory of this process in bytes: on the accelerator, else in RAM (0 if unknown)."""
     import torch
 
     if torch.cuda.is_available():

@@ -21,7 +21,7 @@ def differing(path: Path, given: Mapping[str, Any], kind: type[BaseConfig] = Run
 def differences(
     stored: Mapping[str, Any], asked: Mapping[str, Any], kind: type[BaseConfig], owner: str = "the run"
 ) -> list[str]:
-    """Where two sets of settings differ, in words, but for those that are free to change."""
+    """Differences between two sets of settings as text, without those that may change."""
     free = {item.name for item in kind.settings() if item.metadata["free"]}
     return [
         f"{key} {asked.get(key)!r} ({owner} has {stored.get(key)!r})"
@@ -31,7 +31,7 @@ def differences(
 
 
 def continued(path: Path, given: Mapping[str, Any], kind: type[Config]) -> Config:
-    """The settings of a run that is to be continued; settings given anew must agree, except those free to change."""
+    """Settings of a resumed run; settings that are given again must agree, except those that may change."""
     different = differing(path, given, kind)
     if different:
         raise VitletError(
@@ -48,7 +48,7 @@ def resumed(config: Config, given: Mapping[str, Any]) -> Config:
     """
     assert config.resume is not None
     if config.overwrite:
-        raise VitletError("--resume continues a run, --overwrite empties it; leave one of them out.")
+        raise VitletError("--resume continues a run, --overwrite empties it; give one of them.")
     path = Path(config.resume)
     if config.resume == "auto":
         if config.output is None:
@@ -57,7 +57,7 @@ def resumed(config: Config, given: Mapping[str, Any]) -> Config:
         if not (path / "config.yaml").is_file():
             return replace(config, resume=None)
     if config.output is not None and Path(config.output) != path:
-        raise VitletError(f"--resume {path} goes on in its own folder; leave out --output {config.output}.")
+        raise VitletError(f"--resume {path} continues in its own folder; leave out --output {config.output}.")
     given = {key: value for key, value in given.items() if key not in ("resume", "output", "overwrite")}
     return continued(path, given, type(config))
 

@@ -50,7 +50,7 @@ class RunFolder:
 
     @staticmethod
     def create(config: BaseConfig, choices: Sequence[str] = ()) -> RunFolder:
-        """A new folder, or an emptied one if the user asked for that; resolved settings written first.
+        """Create a run folder, or empty one with ``overwrite``, and write the resolved settings.
 
         Args:
             config: the settings.
@@ -78,7 +78,7 @@ class RunFolder:
         return run
 
     def acquire(self) -> None:
-        """Take the folder, or say that another process has it."""
+        """Lock the folder; `VitletError` if another process has locked it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
@@ -110,11 +110,11 @@ class RunFolder:
         self._lock.release()
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a small file whole or not at all."""
+        """Write a small file atomically."""
         self.write(name, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
     def write(self, name: str, save: Callable[[Path], object]) -> None:
-        """Let ``save`` write beside the file, sync, then put it in place in one step."""
+        """Write a file atomically with ``save``."""
         target = self.path / name
         temporary = target.with_name(f".{target.name}.tmp")
         try:
@@ -138,7 +138,7 @@ class RunFolder:
         self.write("metrics.csv", lambda path: _write_csv(path, rows))
 
     def log(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """After an epoch: write all rows, and hand the last one to TensorBoard and the other trackers."""
+        """Write the metrics of all epochs, and log those of the last one to the trackers."""
         self.write_rows(rows)
         numbers = {key: value for key, value in rows[-1].items() if isinstance(value, (int, float))}
         for tracker in self.trackers:
@@ -158,11 +158,11 @@ def _is_left_over(path: Path) -> bool:
 def _require_room(path: Path, *, overwrite: bool) -> None:
     """Refuse what a new run may not have as its folder."""
     if path.exists() and not path.is_dir():
-        raise VitletError(f"{path} is a file; --output needs to be a folder.")
+        raise VitletError(f"{path} is a file; --output must be a folder.")
     if not path.is_dir() or all(_is_left_over(inside) for inside in path.iterdir()):
         return
     if not (path / "config.yaml").is_file():
-        raise VitletError(f"{path} holds other files and is not a run; choose another --output.")
+        raise VitletError(f"{path} contains other files and is not a run; choose another --output.")
     if not overwrite:
         raise VitletError(
             f"the run folder {path} already exists. Choose another --output, continue it with --resume {path},"
@@ -178,11 +178,12 @@ def _require_only_a_run(path: Path) -> None:
     except VitletError:
         described = False
     if not described:
-        raise VitletError(f"{path} holds other files and is not a run; choose another --output.")
+        raise VitletError(f"{path} contains other files and is not a run; choose another --output.")
     strangers = sorted(each.name for each in path.iterdir() if not (_is_own(each.name) or _is_left_over(each)))
     if strangers:
         raise VitletError(
-            f"{path} holds {strangers[0]!r}, which no run has written; --overwrite would delete it. Move it away, or"
+            f"{path} holds {strangers[0]!r}, which was not written by a run; --overwrite would delete it. Move it"
+            " away, or"
             " choose another --output."
         )
 
@@ -216,12 +217,12 @@ def read_config(path: Path, kind: type[BaseConfig] = RunConfig) -> BaseConfig:
     if not (path / "config.yaml").is_file():
         of_search = f" It is a search: name one of its runs, such as {path / 'members' / '1'}."
         made = of_search if (path / "search.json").is_file() else " `vitlet train` makes run folders."
-        raise VitletError(f"{path} is not a run folder: it holds no config.yaml.{made}")
+        raise VitletError(f"{path} is not a run folder: it has no config.yaml.{made}")
     return kind.from_dict(kind.read(path / "config.yaml"), source=str(path / "config.yaml"))
 
 
 def run_weights(path: Path) -> Path:
-    """The weights that stand for a run: its best, of a pre-training its last; or a file itself."""
+    """Weight file of a run: its best, or last for pre-training; a file is returned as it is."""
     if path.suffix == ".safetensors" and path.is_file():
         return path
     if (path / "model.safetensors").is_file():  # a folder in timm's layout

@@ -1,4 +1,4 @@
-"""What a run saves while it goes on, and when: checkpoints to continue from, weights for other programs."""
+"""Saves checkpoints and exported weights during a run."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Saver:
     Args:
         job: what is trained.
         state: what it has come to.
-        path: of the run's folder.
+        path: path of the run's folder.
         folder: the folder itself, in the first process.
         world: the processes.
-        watch: of a budget.
+        watch: stopwatch of a budget.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Saver:
         self._at, self._name = time.monotonic(), ""  # of the newest checkpoint
 
     def is_due(self) -> bool:
-        """Whether the clock or the number of steps asks for a checkpoint after this step."""
+        """Whether a checkpoint is due after this step, by time or by number of steps."""
         every, minutes = self.job.config.checkpoint_steps, self.job.config.checkpoint_minutes
         by_step = every is not None and (self.state.steps_done + 1) % every == 0
         return by_step or (self.world.first and minutes is not None and time.monotonic() - self._at > 60 * minutes)
@@ -63,7 +63,7 @@ class Saver:
         self._at, self._name = time.monotonic(), name
 
     def restore(self) -> list[str]:
-        """Go on from the newest whole checkpoint; sentences on what was found."""
+        """Restore the newest complete checkpoint; returns notes on it."""
         checkpoint, notes = self.world.by_first(self.checkpoints.newest)
         if checkpoint is None:
             return ["no checkpoint was saved before the run ended: from the start"]

@@ -40,16 +40,16 @@ class SearchMember:
 
 @dataclass(frozen=True)
 class SearchRecord:
-    """What ``search.json`` holds.
+    """Contents of ``search.json``.
 
     Attributes:
-        settings: of the first member, as plain values, and those that the user named.
+        settings: settings of the first member, as plain values, and those that the user named.
         minutes: promised.
         count: members that are planned.
         processes: members that are trained at the same time.
         seconds: used so far.
         members: that are finished.
-        weights: of the members that are used, by folder; their sum is 1.
+        weights: weights of the members that are used, by folder; their sum is 1.
         val_top1: what these reach together on the validation images.
         test: scores on the test images, at the end.
         done: whether the search has come to its end.
@@ -68,7 +68,7 @@ class SearchRecord:
     processes: int = 1
 
     def dump(self) -> str:
-        """As JSON."""
+        """The record as JSON."""
         return json.dumps(asdict(self), indent=2, ensure_ascii=False)
 
 
@@ -78,7 +78,7 @@ def is_search(path: Path) -> bool:
 
 
 def read_search(path: Path) -> SearchRecord:
-    """What a search has found so far."""
+    """Read the record of a search."""
     try:
         found = json.loads((path / SEARCH_FILE).read_text(encoding="utf-8"))
         members = tuple(SearchMember(**member) for member in found.pop("members"))
@@ -88,7 +88,7 @@ def read_search(path: Path) -> SearchRecord:
 
 
 def used_members(path: Path) -> dict[Path, float]:
-    """The runs that stand for a search, with their weights: one, or an ensemble; the first one while it is trained."""
+    """The runs that a search uses, with their weights: one run or an ensemble."""
     weights = read_search(path).weights or {"members/1": 1.0}
     return {path / folder: weight for folder, weight in weights.items()}
 

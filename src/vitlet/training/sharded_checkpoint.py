@@ -55,7 +55,7 @@ class _SafeUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
-            raise VitletError(f"the checkpoint's index asks for {module}.{name}, which is not allowed in one.")
+            raise VitletError(f"the checkpoint's index refers to {module}.{name}, which is not allowed.")
         return super().find_class(module, name)
 
 
@@ -67,7 +67,9 @@ class _SafeReader(FileSystemReader):
         metadata: Metadata = _SafeUnpickler(io.BytesIO(content)).load()
         for part in (metadata.storage_data or {}).values():
             if Path(part.relative_path).name != part.relative_path:
-                raise VitletError(f"the checkpoint's index names the file {part.relative_path}, which lies elsewhere.")
+                raise VitletError(
+                    f"the checkpoint's index names the file {part.relative_path}, which is outside of the checkpoint."
+                )
         if metadata.storage_meta is None:
             metadata.storage_meta = StorageMeta()
         metadata.storage_meta.load_id = self.load_id
@@ -96,7 +98,7 @@ def save_shards(folder: Path, module: nn.Module, optimizer: torch.optim.Optimize
 
 
 def load_shards(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, average: dict[str, Tensor]) -> None:
-    """What `save_shards` wrote, by however many processes."""
+    """Load what `save_shards` wrote, with any number of processes."""
     state: dict[str, Any] = {
         "objective": get_model_state_dict(module),
         "optimizer": get_optimizer_state_dict(module, optimizer),

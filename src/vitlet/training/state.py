@@ -26,7 +26,7 @@ WEIGHTS, AVERAGE = "objective.safetensors", "average.safetensors"
 
 
 class Means:
-    """Running means of losses and metrics over images, kept on the device until the epoch ends."""
+    """Running means of losses and metrics over images, on the device until the epoch ends."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor | float] = defaultdict(float)
@@ -66,12 +66,12 @@ class Means:
 
 @dataclass
 class State:
-    """What a run has come to.
+    """State of a run: epoch, step, best score, averaged weights.
 
     Attributes:
         model: what is averaged and exported.
         module: the objective as it is called: itself, or spread over the processes.
-        steps: of an epoch.
+        steps: number of steps of an epoch.
         clock: the epoch that schedules see.
         epoch: epochs that are done and evaluated.
         step: steps done of the epoch under way.
@@ -113,15 +113,15 @@ class State:
 
     @property
     def steps_done(self) -> int:
-        """Steps that are done, of the whole run."""
+        """Number of completed steps of the run."""
         return self.epoch * self.steps + self.step
 
     def averaged(self) -> AbstractContextManager[None]:
-        """Inside, the network holds the weights that are evaluated and exported."""
+        """Inside, the model holds the weights that are evaluated and exported."""
         return self.average.in_place() if self.average is not None else nullcontext()
 
     def weights(self) -> dict[str, Tensor]:
-        """The network's weights to export; of a sharded one all processes ask at once, and the first gets them."""
+        """Weights to export; for a sharded model, all processes must call this, and the first gets them."""
         with self.averaged():
             found = whole_weights(self.model) if self.sharded else self.model.state_dict()
             return {name: tensor.detach().cpu().clone() for name, tensor in found.items()}
@@ -130,7 +130,7 @@ class State:
         """Write everything into a checkpoint's folder; all processes call this, the first one writes most.
 
         Args:
-            folder: of the checkpoint.
+            folder: folder of the checkpoint.
             world: the processes.
             used: seconds that this process has used of the run's budget.
         """

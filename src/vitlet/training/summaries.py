@@ -1,4 +1,4 @@
-"""What a run says of itself: a line per fact at its start, and at its end what its accuracy is worth."""
+"""Summary lines of a run: its settings at the start, and an assessment of its accuracy at the end."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ FEWEST_PER_CLASS, USUAL_CLASSES = 5, 10
 
 
 def opening_lines(job: Job, order: Batches, processes: int) -> list[str]:
-    """What was chosen, data, model, epochs and tasks of a run, a line each."""
+    """Lines on the choice, data, model, epochs and tasks of a run."""
     config, size = job.config, order.batch_size
     held = ", ".join(f"{count:,} {name}" for name, count in job.held_out.items())
     parameters = sum(parameter.numel() for parameter in job.model.parameters())
     channels = "" if job.channels == 3 else f" in {job.channels} channel{'s' * (job.channels != 1)}"
     pixels = f", images of {job.pixels[0]} x {job.pixels[1]} px{channels}" if job.pixels else ""
     parts = f"{processes} x {config.grad_accum_steps} x {size // order.parts}"
-    shared = f" (processes x accumulated parts x images: {parts})" if order.parts > 1 else ""
+    shared = f" (processes x micro-batches x images: {parts})" if order.parts > 1 else ""
     tasks = ", ".join(f"{name} (weight {task.weight:g})" for name, task in config.tasks.items()) or "none"
     return [
         *job.announced,
         learned_from(job) + (f", {held} images" if held else ""),
         f"{config.network} with {parameters / 1e6:.{2 if parameters < 1e6 else 1}f} M parameters{pixels}",
-        f"{config.epochs} epoch{'s' * (config.epochs != 1)} of {order.steps} steps, {size} images a step{shared},"
+        f"{config.epochs} epoch{'s' * (config.epochs != 1)} of {order.steps} steps, {size} images per step{shared},"
         f" {config.learning_rate_rule}",
         f"tasks: {job.chosen_tasks or tasks}",
     ]
 
 
 def few_images(dataset: Dataset) -> tuple[str, ...]:
-    """A sentence where there is little to learn from; images without labels count as of `USUAL_CLASSES` classes."""
+    """Note on too few images; images without labels count as `USUAL_CLASSES` classes."""
     images, classes = len(dataset.train), len(dataset.classes) or USUAL_CLASSES
     if images >= FEWEST_PER_CLASS * classes:
         return ()
@@ -53,13 +53,13 @@ def few_images(dataset: Dataset) -> tuple[str, ...]:
 def accuracy_verdict(
     scores: Scores, labels: Sequence[int], config: RunConfig, *, best_epoch: int, epochs: int, images: int
 ) -> str:
-    """How far an accuracy is from chance, and what to try next.
+    """Comparison of an accuracy with chance, and what to try next.
 
     Args:
-        scores: of the test images, or else of the validation images.
-        labels: of these images.
-        config: of the run.
-        best_epoch: of those trained, from 1.
+        scores: scores of the test images, or else of the validation images.
+        labels: labels of these images.
+        config: settings of the run.
+        best_epoch: best epoch, counted from 1.
         epochs: that were trained.
         images: that were trained on.
     """

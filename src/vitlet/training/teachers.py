@@ -1,4 +1,4 @@
-"""Teachers of a run: trained networks that guide it, never part of what is trained or saved.
+"""Teachers of a run: trained models that guide it, never part of what is trained or saved.
 
 One is found by the folder of its run, or is trained first, in the folder `FOLDER` of the run that it guides.
 """
@@ -45,19 +45,17 @@ def find_teacher(place: str, config: BaseConfig, student: Backbone, classes: Seq
 
 
 def load_teacher(place: Path, student: Backbone, classes: Sequence[str] | None) -> Teacher:
-    """The network of a finished run, or of a folder in timm's local-dir layout, for the images of a student.
+    """The model of a finished run, or of a folder in timm's local-dir layout, for the images of a student.
 
     Args:
         place: the folder.
-        student: the network that it will guide.
+        student: the model that it will guide.
         classes: names of the student's classes; None: not known, and not compared.
     """
     if not place.is_dir():
-        raise VitletError(f"no such teacher: {place}. Needed is the folder of a finished run on the same images.")
+        raise VitletError(f"no such teacher: {place}. It must be the folder of a finished run on the same images.")
     if (place / "config.yaml").is_file() and not (place / "result.json").is_file():
-        raise VitletError(
-            f"the teacher {place} is not finished: its weights would change. Run vitlet train --resume {place} first."
-        )
+        raise VitletError(f"the teacher {place} is not finished. Run vitlet train --resume {place} first.")
     weights = run_weights(place)
     try:
         described: Mapping[str, Any] = json.loads(weights.with_name("config.json").read_text(encoding="utf-8"))
@@ -79,7 +77,7 @@ def load_teacher(place: Path, student: Backbone, classes: Sequence[str] | None) 
 
 
 def statistics_of(student: Backbone) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """How a run's images are normalised."""
+    """Channel means and standard deviations of a run."""
     mean, std = data_statistics(student.model, student.in_chans)
     return tuple(mean), tuple(std)
 
@@ -156,10 +154,10 @@ def teacher_share(objective: Objective, config: BaseConfig) -> float:
 
 
 def train_teachers(objective: Objective, config: BaseConfig, path: Path, train: Callable[..., object]) -> None:
-    """Train the teachers ``auto`` of a run before it begins, or go on with them; at most one, for all tasks.
+    """Train, or continue to train, the teacher ``auto`` of a run; one for all tasks.
 
     Args:
-        objective: of the run; its teachers get the trained weights.
+        objective: objective of the run; its teachers get the trained weights.
         config: the settings of the run.
         path: its folder.
         train: `vitlet.training.loop.train` on the data of the run.

@@ -21,11 +21,11 @@ from vitlet.training.teachers import find_teacher
 
 
 def make_terms(config: BaseConfig, backbone: Backbone, classes: Sequence[str] | None = None) -> list[Term]:
-    """The tasks of a run with their weight schedules and views; an option ``teacher`` becomes the network it names.
+    """The tasks of a run with their weight schedules and views; an option ``teacher`` becomes the model it names.
 
     Args:
         config: the settings.
-        backbone: the network.
+        backbone: the model.
         classes: names of its classes, where they are known: a teacher of soft labels needs the same.
     """
     terms = []
@@ -47,19 +47,21 @@ def _weight_schedule(chosen: TaskConfig, suggested: str, epochs: int) -> Schedul
 
 
 def make_balance(config: RunConfig, *, labels: bool) -> Balance | None:
-    """How the tasks of a run, and its labels if it has any, are weighted against each other; None: by fixed weights."""
+    """The loss weighting of a run; None for fixed weights."""
     if config.balance_tasks == "fixed":
         return None
     names = [*([Objective.MAIN] if labels else []), *config.tasks]
     if len(names) < 2:
-        raise VitletError(f"balance_tasks {config.balance_tasks} weighs losses, found only {names[0]}. Add a task.")
+        raise VitletError(
+            f"balance_tasks {config.balance_tasks} requires at least two losses, found only {names[0]}. Add a task."
+        )
     if config.balance_tasks == "uncertainty":
         return Uncertainty(names)
     return GradientNorms(names, labels=labels)
 
 
 def make_view(chosen: TaskConfig, task: Task, backbone: Backbone) -> ViewMaker:
-    """What a term looks at, by default what its task suggests; patches are as large as the network's last tokens."""
+    """View of a term (default: what its task suggests), with patches as large as the model's last tokens."""
     makers: list[ViewMaker] = []
     if chosen.view == "rotate":
         makers.append(Rotated())
@@ -86,7 +88,7 @@ def _patch(backbone: Backbone) -> int:
     if (grid.height * patch, grid.width * patch) != (height, width):
         raise VitletError(
             f"{backbone.describe()} has {grid.height}x{grid.width} tokens on images of {height}x{width} pixels, which"
-            " are no whole square patches: they cannot be shuffled, joined or augmented one by one."
+            " are not square patches: they cannot be shuffled, merged or augmented independently."
             " Use another image size, or view 'plain' without patch_augment."
         )
     return patch

@@ -1,4 +1,4 @@
-"""Where an epoch's numbers also go: TensorBoard always, other trackers by flag."""
+"""Experiment trackers: TensorBoard always, others by flag."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Tracker(NamedTuple):
 
 
 def tensorboard(path: Path, done: int) -> Tracker:
-    """Event files in the run's folder; what lies behind ``done`` epochs is taken back."""
+    """TensorBoard event files in the run folder; entries after ``done`` epochs are removed."""
     from torch.utils.tensorboard import SummaryWriter
 
     writer = SummaryWriter(str(path), purge_step=done + 1 if done else None)
@@ -39,7 +39,7 @@ def wandb_or_trackio(library: Any, path: Path, settings: dict[str, Any], **optio
 
 
 def mlflow(library: Any, path: Path, settings: dict[str, Any]) -> Tracker:
-    """MLflow, at the place that its own settings name (by default beside the working folder)."""
+    """MLflow tracker, at the location of MLflow's own settings."""
     library.set_experiment("vitlet")
     library.start_run(run_name=path.name)
     library.log_params({key: str(value)[:500] for key, value in settings.items()})
@@ -51,7 +51,7 @@ def mlflow(library: Any, path: Path, settings: dict[str, Any]) -> Tracker:
 
 
 def open_trackers(config: BaseConfig, path: Path, done: int) -> list[Tracker]:
-    """All that the settings ask for."""
+    """Open all trackers of the settings."""
     settings = config.to_dict()
     others: dict[str, Callable[[Any], Tracker]] = {
         "wandb": lambda library: wandb_or_trackio(library, path, settings, dir=str(path)),
@@ -68,6 +68,6 @@ def open_trackers(config: BaseConfig, path: Path, done: int) -> list[Tracker]:
 
 
 def require_trackers(config: BaseConfig) -> dict[str, Any]:
-    """The libraries of the trackers that the settings ask for; refuses one that is not installed."""
+    """Import the libraries of the requested trackers; `VitletError` if one is not installed."""
     names = [name for name in ("wandb", "trackio", "mlflow") if getattr(config, f"log_{name}")]
     return {name: require_extra(name, name, f"--log-{name}") for name in names}

@@ -1,4 +1,4 @@
-"""Where a classifier goes wrong: by class, by confusion, by confidence, and with pictures."""
+"""Errors of a classifier for the report: by class, confusion matrix, reliability, and example images."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _class_table(record: RunRecord, predictions: Predictions) -> dict[str, Any]:
         precision = number(100 * right / guessed if guessed else None)
         rows.append([name, number(count, "d"), value, interval, precision, mostly])
     return {
-        "head": ["class", "images", "accuracy (%)", "95 % interval", "precision (%)", "mostly taken for"],
+        "head": ["class", "images", "accuracy (%)", "95 % interval", "precision (%)", "most often confused with"],
         "rows": rows,
     }
 
@@ -124,7 +124,7 @@ def _reliability(record: RunRecord, predictions: Predictions) -> dict[str, Any]:
 
 
 def mistakes(runs: Sequence[Examined]) -> Panels:
-    """The mistakes that each run was surest of."""
+    """The errors of each run with the highest confidence."""
     return _panels(runs, _mistakes)
 
 
@@ -140,7 +140,7 @@ def _mistakes(record: RunRecord, predictions: Predictions) -> dict[str, Any]:
             continue
         figures.append(
             {
-                "picture": picture(thumbnail(Image.fromarray(pixels), 150), "a picture taken for another class"),
+                "picture": picture(thumbnail(Image.fromarray(pixels), 150), "an image confused with another class"),
                 "guess": record.classes[guess] if guess < len(record.classes) else f"unused {guess}",
                 "sure": f"{predictions.confidence[position]:.0%}",
                 "truth": record.classes[predictions.labels[position]],

@@ -20,9 +20,9 @@ TITLES = {
     "val/balanced": "validation, mean over classes, %",
     "val/loss": "validation loss",
     "train/loss": "training loss, total",
-    "train/criterion": "training loss on the labels",
+    "train/criterion": "training loss, cross-entropy",
     "lr": "learning rate at the start of the epoch",
-    "images_per_second": "training images a second",
+    "images_per_second": "training images per second",
 }
 
 GROUPS = ("Accuracy", "Losses", "Tasks", "Learning rate, task weights, throughput")

@@ -34,8 +34,8 @@ def write_page(path: Path, title: str, sections: Sequence[Section], *, several: 
     """Write the file atomically; nothing but its own script runs in it.
 
     Args:
-        path: of the HTML file.
-        title: of the page.
+        path: path of the HTML file.
+        title: title of the page.
         sections: in their order.
         several: whether the sections are about more than one run, and have to name them.
     """

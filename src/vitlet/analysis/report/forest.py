@@ -45,19 +45,19 @@ class Difference:
 
     @property
     def verdict(self) -> Verdict:
-        """What the interval says."""
+        """Verdict of the interval: better, worse, or no difference shown."""
         if self.half is None:
             return "single"
         return "better" if self.low > 0 else "worse" if self.high < 0 else "unclear"
 
     @property
     def shown(self) -> str:
-        """Such as ``+1.20 ± 0.50``."""
+        """Text such as ``+1.20 ± 0.50``."""
         return f"{self.mean:+.2f}" + ("" if self.half is None else f" ± {self.half:.2f}")
 
 
 def forest(groups: Mapping[str, Sequence[Difference]], label: str) -> Markup:
-    """All groups over one axis that holds zero, with a legend; ``label`` says what the axis is."""
+    """Forest plot of all groups on one axis with zero, and a legend; ``label`` is the axis label."""
     drawn = [each for group in groups.values() for each in group]
     if not drawn:
         return Markup("")

@@ -1,4 +1,4 @@
-"""Pictures: the data itself, what networks look at, and where their heads put tokens."""
+"""Pictures for the report: training images, attention and class activation maps, predicted token positions."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _look(explanation: Explanation, truth: str) -> dict[str, Any]:
 
 
 def localization(runs: Sequence[Examined]) -> list[dict[str, Any]]:
-    """Of each run that has such a head: predicted against true places of tokens, and the error at each place."""
+    """Predicted and true token positions, and the error at each, for runs with a localization head."""
     panels = []
     for run in runs:
         placed = [(each.pixels, each.places) for each in run.explanations if each.places is not None]
@@ -140,7 +140,7 @@ def _localized(pixels: Any, places: Places) -> dict[str, Any]:
 
 
 def _seen(pixels: Any, side: int) -> Image.Image:
-    """What the network saw, ``(height, width, 3)`` in 0..1, as a picture."""
+    """What the model saw, ``(height, width, 3)`` in 0..1, as a picture."""
     return thumbnail(Image.fromarray((np.clip(pixels, 0, 1) * 255).round().astype(np.uint8)), side)
 
 
@@ -156,5 +156,5 @@ def distances(runs: Sequence[Examined]) -> Markup | None:
             uniform = uniform or run.explanations[0].uniform
     if not lines:
         return None
-    even = Series("attention spread evenly", list(enumerate(uniform, start=1)), 7, dotted=True)
+    even = Series("uniform attention", list(enumerate(uniform, start=1)), 7, dotted=True)
     return line_chart("mean attention distance, patches", [*lines, even], x_label="layer", from_zero=True)

@@ -32,7 +32,7 @@ def _card(run: Examined) -> dict[str, Any]:
             f"top-1 on {int(numbers['count']):,} {SPLIT_NAMES[split]},"
             f" 95 % interval {accuracy.low:.1f} to {accuracy.high:.1f}"
         )
-        facts += [("top-5", f"{numbers['top5']:.1f} %"), ("balanced", f"{numbers['balanced']:.1f} %")]
+        facts += [("top-5", f"{numbers['top5']:.1f} %"), ("balanced accuracy", f"{numbers['balanced']:.1f} %")]
         facts += [("loss", f"{numbers['loss']:.3f}")]
     if (error := _calibration_error(run)) is not None:
         facts.append(("ECE", f"{error:.1f} %"))
@@ -72,7 +72,9 @@ def _notes(run: Examined) -> list[tuple[str, str]]:
     if record.state != "finished":
         sentences.insert(0, f"{record.progress()}: the numbers are those of the epochs so far.")
     if record.scores is not None and record.scores[0] == "val":
-        sentences.append("There are no test images: the validation images also chose the epoch, which flatters.")
+        sentences.append(
+            "There are no test images: the epoch was selected on the validation images, so this accuracy is optimistic."
+        )
     return [(run.name, sentence) for sentence in dict.fromkeys(sentences)]
 
 
@@ -152,7 +154,7 @@ def _repeats(runs: Sequence[Examined]) -> dict[str, Any] | None:
 
 
 def settings_tables(runs: Sequence[Examined]) -> dict[str, Any]:
-    """Settings that somebody chose, a column per run; and all of them."""
+    """Tables of the settings that differ from the defaults, and of all settings; a column per run."""
     chosen = []
     for run in runs:
         config = run.record.config

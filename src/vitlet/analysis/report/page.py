@@ -25,12 +25,12 @@ def report_runs(runs: Sequence[Path], output: Path, *, most: int = MOST_IMAGES, 
         runs: run folders, finished or not.
         output: the HTML file.
         most: images to predict at most, evenly spaced.
-        device: to run the networks on.
+        device: to run the models on.
     """
     if most < 1:
-        raise VitletError(f"{most} images were asked for; a report needs 1 or more.")
+        raise VitletError(f"--images must be at least 1, got {most}.")
     if output.is_dir():
-        raise VitletError(f"{output} is a folder; --output needs to be a file, such as {output / 'report.html'}.")
+        raise VitletError(f"{output} is a folder; --output must be a file, such as {output / 'report.html'}.")
     paths = list(dict.fromkeys(runs))
     records = [read_run(path, name) for path, name in zip(paths, run_names(paths), strict=True)]
     found = [examine(record, number, most=most, device=device) for number, record in enumerate(records)]
@@ -44,8 +44,8 @@ def report_runs(runs: Sequence[Path], output: Path, *, most: int = MOST_IMAGES, 
         Section("By class", "by_class.html", by_class(found)),
         Section("Reliability", "reliability.html", reliabilities(found), half=len(found) == 1),
         Section("Attention distance", "distances.html", distances(found), half=len(found) == 1),
-        Section("Surest mistakes", "mistakes.html", mistakes(found)),
-        Section("What it looks at", "looks.html", looks(found)),
+        Section("Most confident errors", "mistakes.html", mistakes(found)),
+        Section("Maps", "looks.html", looks(found)),
         Section("Token localization", "localization.html", localization(found)),
     ]
     write_page(output, "Report: " + ", ".join(record.name for record in records), sections, several=len(records) > 1)

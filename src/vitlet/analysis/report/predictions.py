@@ -32,7 +32,7 @@ class Predictions:
     Attributes:
         images: the part.
         split: its name.
-        indices: of the images that were looked at.
+        indices: indices of the images that were looked at.
         labels: ``(n,)``, their classes.
         probabilities: ``(n, classes)``.
     """
@@ -59,13 +59,13 @@ class Predictions:
         return self.guesses == self.labels
 
     def keys(self) -> list[str]:
-        """What the images are within their source."""
+        """Keys of the images within their source."""
         return [self.images.key(index) for index in self.indices]
 
 
 @dataclass
 class Examined:
-    """What could be found out about a run with its network and data; ``left_out`` says what could not, and why.
+    """Predictions and explanations of a run; ``left_out`` lists what is missing, with the reason.
 
     ``colour`` is the number of its colour in the report, ``patch`` the height and width of the model's patches.
     """
@@ -82,18 +82,18 @@ class Examined:
 
     @property
     def name(self) -> str:
-        """What the report calls the run."""
+        """Name of the run in the report."""
         return self.record.name
 
 
 def examine(record: RunRecord, colour: int, *, most: int, device: str) -> Examined:
-    """Load the network and the data of a run, as far as they are there.
+    """Load the model and the data of a run, as far as they are there.
 
     Args:
         record: the run.
         colour: the number of its colour in the report.
         most: images to predict at most, evenly spaced.
-        device: to run the network on.
+        device: to run the model on.
     """
     found = Examined(record, colour)
     explainer = None
@@ -119,7 +119,7 @@ def examine(record: RunRecord, colour: int, *, most: int, device: str) -> Examin
             found.predictions = _predict(explainer, images, split, most, found.left_out)
         _explain(explainer, images, found)
     except VitletError as problem:
-        found.left_out.append(f"The {split} images could not be looked at: {problem}")
+        found.left_out.append(f"The {split} images could not be predicted: {problem}")
     found.left_out += _doubts(record, found.predictions)
     return found
 

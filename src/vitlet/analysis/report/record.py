@@ -1,4 +1,4 @@
-"""What a run folder says about its run, read without touching it: the run may still be going on."""
+"""Record of a run, read from its folder without changing it; the run may still be training."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class JobRecord(Generic[Kind]):
     """One run, whose settings are of some kind.
 
     Attributes:
-        path: of its folder.
+        path: path of its folder.
         name: what the report calls it.
         config: its resolved settings.
         rows: the numbers of its epochs.
         result: its ``result.json``, empty until it is finished.
         state: finished; still training; or stopped before its end.
-        manifest: of its newest checkpoint, empty if there is none.
+        manifest: manifest of its newest checkpoint, empty if there is none.
     """
 
     path: Path
@@ -84,9 +84,9 @@ class JobRecord(Generic[Kind]):
         return speeds[len(speeds) // 2] if speeds else None
 
     def progress(self) -> str:
-        """How far the run is, in a few words."""
+        """Progress of the run as text."""
         if self.state == "finished":
-            return f"finished, {len(self.rows)} epochs"
+            return f"finished, {len(self.rows)} epoch{'s' * (len(self.rows) != 1)}"
         done = f"{len(self.rows)} of {self.config.last_epoch} epochs"
         return f"still training, {done} so far" if self.state == "training" else f"not finished, {done}"
 
@@ -145,7 +145,7 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 
 def run_names(paths: Sequence[Path]) -> list[str]:
-    """Names that tell the runs apart: of their folders, with as much of the path as that takes."""
+    """Distinct names of runs: folder names, with as much of the path as needed."""
     whole = [path.resolve() for path in paths]
     for parts in range(1, max(len(path.parts) for path in whole) + 1):
         names = ["/".join(path.parts[-parts:]) for path in whole]

@@ -13,7 +13,7 @@ from vitlet.pictures.pixels import data_uri
 
 
 class Number(NamedTuple):
-    """A cell of a table that sorts by its value; None sorts last. ``small`` stands behind it."""
+    """Table cell that sorts by its value; None sorts last. ``small`` is shown after it."""
 
     value: float | None
     shown: str

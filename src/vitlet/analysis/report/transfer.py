@@ -19,7 +19,7 @@ JOBS: dict[str, type[BaseConfig]] = {kind.JOB: kind for kind in (DetectConfig, S
 
 
 def job_of(run: Path) -> str:
-    """Which command made a run."""
+    """The command that created a run."""
     file = run / "config.yaml"
     return str(RunConfig.read(file).get("job", RunConfig.JOB)) if file.is_file() else RunConfig.JOB
 
@@ -29,7 +29,7 @@ def report_transfer(runs: Sequence[Path], output: Path) -> Path:
     jobs = {job_of(run) for run in runs}
     if len(jobs) > 1 or not jobs <= set(JOBS):
         raise VitletError(
-            f"runs of {' and of '.join(f'`vitlet {job}`' for job in sorted(jobs))} need reports of their own."
+            f"runs of {' and of '.join(f'`vitlet {job}`' for job in sorted(jobs))} need separate reports."
         )
     kind = JOBS[jobs.pop()]
     records = [read_run(path, name, kind) for path, name in zip(runs, run_names(runs), strict=True)]
@@ -66,7 +66,7 @@ def _lines(records: Sequence[AnyRecord]) -> list[str]:
 
 
 def _settings(records: Sequence[AnyRecord], kind: type[BaseConfig]) -> dict[str, Any]:
-    """What differs from the usual settings in any of the runs."""
+    """Settings that differ from the defaults in any of the runs."""
     usual = kind().to_dict()
     chosen = [record.config.to_dict() for record in records]
     keys = dict.fromkeys(key for column in chosen for key in column if key != "job")

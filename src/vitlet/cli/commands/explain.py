@@ -1,5 +1,5 @@
-"""What a network looks at: attention by layer and head, rollout, class activation map, and where the run's
-localization head puts the tokens. What a network does not have is left out, and said."""
+"""Draw what a model looks at: attention maps by layer and head, attention rollout, the class activation map, and the
+positions that the run's localization head predicts. What a model does not have is left out, with a message."""
 
 from __future__ import annotations
 
@@ -8,16 +8,25 @@ from pathlib import Path
 from vitlet.cli.flags import Parser
 
 
-def run(words: list[str]) -> int:
-    """Run the command."""
-    parser = Parser("vitlet explain", __doc__)
+def parser() -> Parser:
+    """The arguments of the command."""
+    parser = Parser("vitlet explain", __doc__, example="vitlet explain runs/photos --images cat.jpg dog.jpg")
     parser.add_usual("runs")
     parser.add_argument("--images", metavar="IMAGE", nargs="+", type=Path, required=True, help="image files")
     parser.add_argument(
-        "--output", metavar="FOLDER", type=Path, default="explained", help="for the pictures [explained]"
+        "--output",
+        metavar="FOLDER",
+        type=Path,
+        default="explained",
+        help="folder for the pictures (default: explained)",
     )
     parser.add_usual("--device")
-    chosen = parser.parse_all(words)
+    return parser
+
+
+def run(words: list[str]) -> int:
+    """Run the command."""
+    chosen = parser().parse_all(words)
     from vitlet.analysis.explain_pictures import explain_runs
     from vitlet.cli.summary import say
 

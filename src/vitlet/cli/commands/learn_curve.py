@@ -16,20 +16,26 @@ if TYPE_CHECKING:
     from vitlet.config import RunConfig
 
 ON_LENGTH = """\
---minutes is the time of all runs together [20]: every size gets the same share of the epochs that `vitlet train` takes
-for so many images. With --epochs every run has so many, and there is no limit. With --init and --freeze a linear
+--minutes is the time of all runs together (default: 20): every size gets the same share of the epochs that `vitlet
+train` takes for so many images. With --epochs every run has so many, and there is no limit. With --init and --freeze a linear
 classifier on frozen features is measured instead, in seconds. Stopped, the same command with --output goes on."""
+
+
+def parser() -> Parser:
+    """The arguments of the command."""
+    example = "vitlet learn-curve photos --target 95 --minutes 20"
+    parser = Parser("vitlet learn-curve", __doc__, example=example, epilog=ON_LENGTH)
+    parser.add_argument("--target", type=float, metavar="PERCENT", help="accuracy to find the number of images for")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="number of runs of each size (default: 3)")
+    about = "images to measure accuracy on, val or test (default: val)"
+    parser.add_argument("--split", choices=("val", "test"), default="val", metavar="NAME", help=about)
+    add_run_flags(parser)
+    return parser
 
 
 def run(words: list[str]) -> int:
     """Run the command."""
-    parser = Parser("vitlet learn-curve", __doc__, epilog=ON_LENGTH)
-    parser.add_argument("--target", type=float, metavar="PERCENT", help="accuracy to find the number of images for")
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each size [3]")
-    about = "images that accuracy is measured on [val]"
-    parser.add_argument("--split", choices=("val", "test"), default="val", help=about)
-    add_run_flags(parser)
-    chosen = parser.parse_all(words)
+    chosen = parser().parse_all(words)
     target, seeds, split = (vars(chosen).pop(name) for name in ("target", "seeds", "split"))
     minutes = _minutes(chosen, target, seeds)
     given = run_settings(chosen)

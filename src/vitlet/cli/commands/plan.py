@@ -1,6 +1,6 @@
-"""Predict the memory, step time, hours and cost of a run. Takes the flags of `vitlet train`, so that a command line is
-planned by writing plan instead of train. --device is here: this [default], which measures this machine in a few
-seconds, or a100, a100-40gb, h100, v100, rtx3090, rtx4090, l4, t4 by their published peaks."""
+"""Predict memory, step time, hours and cost of a run before it is started. Takes the flags of `vitlet train`. Here
+--device is this (default), which measures this machine in a few seconds, or a100, a100-40gb, h100, v100, rtx3090,
+rtx4090, l4, t4 by their published peak performance."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from vitlet.cli.commands.train import add_recipe_flags, is_open, with_recipe
 from vitlet.cli.flags import Parser, add_run_flags, add_settings
 from vitlet.config import RunConfig
+from vitlet.config.setting import RUN
 from vitlet.experiments.planning.request import PlanRequest
 
 
@@ -32,14 +33,19 @@ def run(words: list[str]) -> int:
     return 0
 
 
-def parse_plan(words: list[str]) -> tuple[RunConfig, PlanRequest, bool, dict[str, Any] | None]:
-    """Settings of the run, what is asked of the plan, whether to answer in JSON; what was given if the rest is open."""
-    parser = Parser("vitlet plan", __doc__)
+def parser() -> Parser:
+    """The arguments of the command."""
+    example = "vitlet plan photos --model resnet50 --epochs 100 --device a100 --price 2"
+    parser = Parser("vitlet plan", __doc__, example=example)
     parser.add_usual("--json")
     add_settings(parser, PlanRequest)
-    add_recipe_flags(parser)
-    add_run_flags(parser)
-    chosen = parser.parse_all(words)
+    add_recipe_flags(parser, add_run_flags(parser)[RUN])
+    return parser
+
+
+def parse_plan(words: list[str]) -> tuple[RunConfig, PlanRequest, bool, dict[str, Any] | None]:
+    """Settings of the run and of the plan, whether to print JSON, and the given settings if others are to be chosen."""
+    chosen = parser().parse_all(words)
     as_json = vars(chosen).pop("json")
     wishes = {item.name: vars(chosen).pop(item.name) for item in PlanRequest.settings() if item.name in chosen}
     given = with_recipe(chosen, {}, runs=False)

@@ -1,4 +1,4 @@
-"""Every published setting, and how to run it."""
+"""List the published settings (recipes), by table of the papers, and print the settings of one."""
 
 from __future__ import annotations
 
@@ -15,14 +15,22 @@ if TYPE_CHECKING:
     from vitlet.experiments.recipes import Recipe, Scale
 
 
-def run(words: list[str]) -> int:
-    """Run the command."""
-    parser = Parser("vitlet recipes", __doc__)
-    parser.add_argument("name", metavar="NAME", nargs="?", help="a table, for its rows; or a recipe, for its settings")
-    sizes, about = ("full", "small"), "of the settings [full]"
+def parser() -> Parser:
+    """The arguments of the command."""
+    example = "vitlet recipes drloc_table4\nvitlet recipes drloc_table4/cifar10/swin_t/drloc --recipe-size small"
+    parser = Parser("vitlet recipes", __doc__, example=example)
+    parser.add_argument(
+        "name", metavar="NAME", nargs="?", help="table, to list its rows; recipe, to print its settings"
+    )
+    sizes, about = ("full", "small"), "full: as published; small: reduced to one CPU core (default: full)"
     parser.add_argument("--recipe-size", "--scale", dest="scale", choices=sizes, default="full", help=about)
     parser.add_usual("--json")
-    chosen = parser.parse_all(words)
+    return parser
+
+
+def run(words: list[str]) -> int:
+    """Run the command."""
+    chosen = parser().parse_all(words)
     from vitlet.experiments.recipes import PAPER_TABLES, all_recipes
 
     if chosen.name is not None and chosen.name not in PAPER_TABLES:
@@ -88,4 +96,4 @@ def _commands(recipe: Recipe, scale: Scale, size: str) -> list[str]:
 
 
 def _published(recipe: Recipe) -> str:
-    return "not at hand" if recipe.paper is None else f"{recipe.paper:g} {recipe.unit}"
+    return "not reported" if recipe.paper is None else f"{recipe.paper:g} {recipe.unit}"

@@ -1,5 +1,5 @@
-"""One HTML file that opens anywhere: what was trained, how well it does, where it goes wrong, what it looks at. Several
-runs are shown side by side. A run that is still training works."""
+"""Write one self-contained HTML file on a run: settings, accuracy, curves, errors, attention. Several runs are compared
+side by side; a run that is still training works too."""
 
 from __future__ import annotations
 
@@ -9,15 +9,22 @@ from vitlet.cli.flags import Parser
 from vitlet.errors import VitletError
 
 
+def parser() -> Parser:
+    """The arguments of the command."""
+    parser = Parser("vitlet report", __doc__, example="vitlet report runs/baseline runs/drloc --output report.html")
+    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="run folders, or one study or learning curve")
+    about = "HTML file to write, for a study a folder (default: RUN/report.html; several runs: report.html)"
+    parser.add_argument("--output", metavar="FILE", type=Path, help=about)
+    parser.add_argument(
+        "--images", metavar="N", type=int, default=5000, help="number of images to predict at most (default: 5000)"
+    )
+    parser.add_usual("--device")
+    return parser
+
+
 def run(words: list[str]) -> int:
     """Run the command."""
-    parser = Parser("vitlet report", __doc__)
-    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="run folders; or one study or learning curve")
-    about = "the HTML file [RUN/report.html, or report.html here]; of a study, a folder"
-    parser.add_argument("--output", metavar="FILE", type=Path, help=about)
-    parser.add_argument("--images", metavar="N", type=int, default=5000, help="predict at most so many images [5000]")
-    parser.add_usual("--device")
-    chosen = parser.parse_all(words)
+    chosen = parser().parse_all(words)
     from vitlet.analysis.report.page import report_runs
     from vitlet.analysis.report.transfer import job_of, report_transfer
     from vitlet.cli.summary import say
@@ -32,11 +39,13 @@ def run(words: list[str]) -> int:
     runs = [run for named in runs for run in (sorted((named / "members").iterdir()) if is_search(named) else [named])]
     if any(map(is_curve, runs)):
         if len(runs) > 1:
-            raise VitletError("a learning curve is reported by itself; name one, or runs.")
+            raise VitletError("a report is on one learning curve or on runs; found both. Name one curve, or only runs.")
         say(f"report: {report_curve(runs[0], output)}")
     elif is_study(runs[0]):
         if len(runs) > 1:
-            raise VitletError("a study is reported by itself; name one study, or runs.")
+            raise VitletError(
+                "a report is on one study or on runs; found a study beside others. Name one study, or only runs."
+            )
         for file in report_study(runs[0], chosen.output):
             say(f"written: {file}")
     elif job_of(runs[0]) != RunConfig.JOB:

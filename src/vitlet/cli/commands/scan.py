@@ -1,4 +1,4 @@
-"""Counts, broken files, duplicates across splits, suggestions."""
+"""Check a dataset: counts, broken files, duplicates across splits; and suggest how to train on it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,23 @@ if TYPE_CHECKING:
     from vitlet.data.scan.findings import ScanReport
 
 
+def parser() -> Parser:
+    """The arguments of the command."""
+    parser = Parser("vitlet scan", __doc__, example="vitlet scan photos --picture classes.png")
+    parser.add_argument("data", metavar="DATA", help="folder, archive, table, arrays, or name of a dataset")
+    parser.add_usual("--data-dir")
+    parser.add_argument("--in-chans", type=int, default=3, metavar="N", help="channels of the images (default: 3)")
+    parser.add_argument("--picture", metavar="FILE", type=Path, help="write a contact sheet with images of every class")
+    parser.add_argument(
+        "-j", "--workers", type=int, metavar="N", help="processes that read images (default: one per core)"
+    )
+    parser.add_usual("--json")
+    return parser
+
+
 def run(words: list[str]) -> int:
     """Run the command."""
-    parser = Parser("vitlet scan", __doc__)
-    parser.add_argument("data", metavar="DATA", help="folder, archive, table, arrays, or a dataset's name")
-    parser.add_argument("--data-dir", help="folder of named datasets, or of the images that a table lists")
-    parser.add_argument("--in-chans", type=int, default=3, help="channels of the images [3]")
-    parser.add_argument("--picture", metavar="FILE", type=Path, help="write a contact sheet of every class here")
-    parser.add_argument("-j", "--workers", type=int, help="processes that read images (default: one per core)")
-    parser.add_usual("--json")
-    chosen = parser.parse_all(words)
+    chosen = parser().parse_all(words)
     from vitlet.cli.summary import print_scan, scan
     from vitlet.data.scan.contact_sheet import picture_grid
     from vitlet.data.sources import Request, open_dataset

@@ -1,4 +1,4 @@
-"""``vitlet segment train|evaluate|predict``."""
+"""The command ``vitlet segment train|evaluate|predict``."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ def _lines(answer: Mapping[str, Any]) -> list[str]:
     return [f"{answer['image']}: {shares}; picture {answer['picture']}, mask {answer['mask']}"]
 
 
-run = TransferCommand(
+_COMMAND = TransferCommand(
     name="segment",
-    about="Find the class of every pixel with UPerNet on a trained backbone.",
-    predicts="Classes of every pixel, as pictures and as masks of class numbers.",
+    about="Semantic segmentation, a class for every pixel, with UPerNet on a trained backbone.",
+    predicts="Segment images: pictures, and masks of class indices.",
     data="folder of images and masks",
     settings=SegmentConfig,
     recipes=SEGMENTATION_RECIPES,
     job="vitlet.transfer.segmentation.job:SegmentationJob",
     lines=_lines,
-).run
+)
+run, parser = _COMMAND.run, _COMMAND.parser

@@ -1,4 +1,5 @@
-"""``vitlet serve``."""
+"""Serve predictions on this machine: a web page for images or the camera, with class and attention maps, and for
+programs POST /api/predict, which /openapi.json describes. Ctrl-C or SIGTERM stops it."""
 
 from __future__ import annotations
 
@@ -12,18 +13,23 @@ from vitlet.cli.flags import Parser
 from vitlet.errors import require_extra
 
 
+def parser() -> Parser:
+    """The arguments of the command."""
+    parser = Parser("vitlet serve", __doc__, example="vitlet serve runs/photos --port 8000")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="run or export folders; several are compared")
+    parser.add_argument(
+        "--host", metavar="ADDRESS", default="127.0.0.1", help="loopback address to listen on (default: 127.0.0.1)"
+    )
+    parser.add_argument(
+        "--port", type=int, metavar="N", default=8000, help="port to listen on; 0 for any free one (default: 8000)"
+    )
+    parser.add_usual("--device")
+    return parser
+
+
 def run(words: list[str]) -> int:
     """Run the command."""
-    parser = Parser(
-        prog="vitlet serve",
-        description="A page on this machine: drop images or use the camera, see classes and what the networks look at;"
-        " POST /api/predict does the same for programs, /openapi.json describes it. Ctrl-C or SIGTERM stops it.",
-    )
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="run or export folders; several are compared")
-    parser.add_argument("--host", default="127.0.0.1", help="loopback address to listen on [127.0.0.1]")
-    parser.add_argument("--port", type=int, default=8000, help="to listen on; 0 for any that is free [8000]")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps [auto]")
-    chosen = parser.parse_all(words)
+    chosen = parser().parse_all(words)
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())

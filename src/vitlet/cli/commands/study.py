@@ -1,4 +1,4 @@
-"""Run a grid of runs; begun again, it goes on where it was."""
+"""Run a grid of runs over datasets, models, arms and seeds; started again, it continues."""
 
 from __future__ import annotations
 
@@ -21,24 +21,37 @@ if TYPE_CHECKING:
     from vitlet.experiments.studies.scheduler import LocalEngine
 
 
-def run(words: list[str]) -> int:
-    """Run the command; 1 if a cell failed or cannot run."""
-    parser = Parser("vitlet study", __doc__)
+def parser() -> Parser:
+    """The arguments of the command."""
+    parser = Parser("vitlet study", __doc__, example="vitlet study drloc_table4 --recipe-size small --seeds 3")
     parser.add_argument("study", metavar="STUDY", help="YAML file, folder with study.yaml, or a table of the papers")
     sizes = ("full", "small")
-    parser.add_argument("--recipe-size", "--scale", dest="scale", choices=sizes, help="of a table [full]")
-    parser.add_argument("--seeds", type=int, help="of a table (default: the paper's, else 3)")
-    parser.add_argument("--data-dir", type=Path, help="folder of the datasets")
-    about = "of the records (default: beside the study's file)"
+    parser.add_argument(
+        "--recipe-size", "--scale", dest="scale", choices=sizes, help="size of a table's recipes (default: full)"
+    )
+    parser.add_argument(
+        "--seeds", type=int, metavar="N", help="number of seeds of a table (default: the paper's, else 3)"
+    )
+    parser.add_argument("--data-dir", metavar="DIR", type=Path, help="folder of the datasets")
+    about = "folder of the results (default: beside the study's file)"
     parser.add_argument("--output", metavar="FOLDER", type=Path, help=about)
     work = "runs/studies"
-    parser.add_argument("--work", metavar="FOLDER", type=Path, default=work, help=f"of the runs [{work}]")
-    parser.add_argument("--engine", choices=("local", "ray"), default="local", help="where cells run [local]")
-    parser.add_argument("--address", help="of the Ray cluster (default: this machine's)")
-    parser.add_argument("--processes", type=int, help="cells at once (default: one per core)")
-    parser.add_argument("--only", metavar="TEXT", default="", help="only cells whose name holds this")
-    parser.add_argument("--list", action="store_true", help="name the cells that would run")
-    chosen = parser.parse_all(words)
+    parser.add_argument(
+        "--work", metavar="FOLDER", type=Path, default=work, help=f"folder of the runs (default: {work})"
+    )
+    parser.add_argument(
+        "--engine", choices=("local", "ray"), default="local", help="where cells are run (default: local)"
+    )
+    parser.add_argument("--address", help="address of the Ray cluster (default: this machine)")
+    parser.add_argument("--processes", type=int, metavar="N", help="cells run in parallel (default: one per core)")
+    parser.add_argument("--only", metavar="TEXT", default="", help="run only the cells whose name contains this")
+    parser.add_argument("--list", action="store_true", help="list the cells that would be run")
+    return parser
+
+
+def run(words: list[str]) -> int:
+    """Run the command; returns 1 if a cell failed or cannot run."""
+    chosen = parser().parse_all(words)
     from vitlet.experiments.studies.named import find_study
     from vitlet.experiments.studies.paths import StudyPaths, alone
     from vitlet.experiments.studies.records import records_folder
@@ -83,7 +96,7 @@ def _run(study: Study, place: StudyPaths, chosen: argparse.Namespace) -> int:
 
 def _engine(chosen: argparse.Namespace, place: StudyPaths) -> LocalEngine | RayEngine:
     if chosen.processes is not None and chosen.processes < 1:
-        raise VitletError(f"--processes is {chosen.processes}; it needs to be 1 or more.")
+        raise VitletError(f"--processes must be at least 1, got {chosen.processes}.")
     if chosen.address and chosen.engine != "ray":
         raise VitletError("--address is of a Ray cluster; add --engine ray.")
     if chosen.engine == "ray":

@@ -14,18 +14,25 @@ list on standard input; or one zip or tar file. Images that the run's data holds
 the pool are left out. Exit code: 0; 2 if nothing could be done; 3 if some images could not be read."""
 
 
-def run(words: list[str]) -> int:
-    """Run the command."""
-    parser = Parser("vitlet suggest", __doc__, epilog=ON_POOL)
+def parser() -> Parser:
+    """The arguments of the command."""
+    parser = Parser("vitlet suggest", __doc__, example="vitlet suggest runs/first unlabelled -n 100", epilog=ON_POOL)
     parser.add_usual("run")
     parser.add_argument("pool", metavar="POOL", nargs="+", help="images without labels")
-    parser.add_argument("-n", "--count", type=int, default=100, help="images to suggest [100]")
-    parser.add_argument("--seed", type=int, default=0, help="random seed of the choice [0]")
-    about = "the list; a picture of the images is written beside it [suggested.csv]"
+    parser.add_argument(
+        "-n", "--count", type=int, default=100, metavar="N", help="number of images to suggest (default: 100)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of the choice (default: 0)")
+    about = "CSV file to write; a picture of the images is written beside it (default: suggested.csv)"
     parser.add_argument("--output", metavar="FILE", type=Path, default=Path("suggested.csv"), help=about)
-    parser.add_argument("-b", "--batch-size", type=int, default=64, help="images at a time [64]")
+    parser.add_argument("-b", "--batch-size", type=int, default=64, metavar="N", help="batch size (default: 64)")
     parser.add_usual("--device")
-    chosen = parser.parse_all(words)
+    return parser
+
+
+def run(words: list[str]) -> int:
+    """Run the command."""
+    chosen = parser().parse_all(words)
     if chosen.count < 1 or chosen.batch_size < 1 or chosen.seed < 0:
         raise VitletError("-n and --batch-size must be 1 or more, and --seed 0 or more.")
     from vitlet.analysis.suggest import suggest

@@ -1,13 +1,20 @@
-"""The tasks and their options."""
+"""List the auxiliary tasks, their suggested weights and their options."""
 
 from __future__ import annotations
 
 from vitlet.cli.flags import Parser
 
 
+def parser() -> Parser:
+    """The arguments of the command."""
+    return Parser(
+        "vitlet tasks", __doc__, example="vitlet tasks\nvitlet train photos --task drloc=0.5 --drloc.pairs 32"
+    )
+
+
 def run(words: list[str]) -> int:
     """Run the command."""
-    Parser("vitlet tasks", __doc__).parse_all(words)
+    parser().parse_all(words)
     from vitlet.cli.summary import print_tasks, say
     from vitlet.config import TERM_OPTIONS
     from vitlet.errors import VitletError

@@ -1,4 +1,5 @@
-"""``vitlet train``."""
+"""Train a classifier on a folder of images. What you do not set is chosen for your data and printed; with --model, the
+defaults below are used."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitlet.cli.flags import Parser, add_run_flags, run_settings
 from vitlet.config.run import HELD
+from vitlet.config.setting import HARDWARE, OPTIM, RUN
 from vitlet.errors import TooShortError, VitletError
 from vitlet.processes import keep_freed_memory, this_process
 
@@ -21,9 +23,14 @@ if TYPE_CHECKING:
     from vitlet.training.clock import Stopwatch
 
 
+def parser() -> Parser:
+    """The arguments of the command."""
+    return run_parser("vitlet train", str(__doc__))
+
+
 def run(words: list[str]) -> int:
     """Run the command."""
-    config, given, choices = run_config("vitlet train", "Train a classifier on a folder of images.", words)
+    config, given, choices = run_config("vitlet train", str(__doc__), words)
     if not words:
         from vitlet.cli.demo import demo
 
@@ -39,30 +46,44 @@ def _processes(words: list[str], config: RunConfig, choices: str) -> int:
     found: int | None = parser.parse_known_args(words)[0].processes
     if found is not None and (found < 1 or choices != "all" or config.minutes is None):
         raise VitletError(
-            f"--processes {found} is the number of runs that a search trains at the same time: it needs to be 1 or"
+            f"--processes {found} is the number of runs that a search trains at the same time: it must be 1 or"
             " more, with --minutes or --until, and without a --model of your own. For one run in several: --nproc."
         )
     return found or 1
 
 
+_EXAMPLES = {
+    "vitlet train": "vitlet train photos --minutes 30\n"
+    "vitlet train photos --model resnet18 --img-size 64 --task drloc=0.5",
+    "vitlet pretrain": "vitlet pretrain photos --output runs/first\nvitlet train photos --init runs/first",
+}
+
+
+def run_parser(program: str, about: str) -> Parser:
+    """The arguments of a command that trains a classifier."""
+    parser = Parser(program, about, _EXAMPLES.get(program))
+    groups = add_run_flags(parser)
+    add_recipe_flags(parser, groups[RUN])
+    groups[OPTIM].add_argument("--until", metavar="HH:MM", help="time of day to finish at, instead of --minutes")
+    if program == "vitlet pretrain":  # which searches nothing
+        return parser
+    several = "models to train at the same time, with --minutes and without --model (default: 1)"
+    groups[HARDWARE].add_argument("--processes", metavar="N", type=int, help=several)
+    parser.hidden |= {"until", "processes"}
+    return parser
+
+
 def run_config(program: str, about: str, words: list[str], **fixed: bool) -> tuple[RunConfig, dict[str, Any], str]:
-    """The settings of a command line, those of them that it gives, and what it leaves to us: all, tasks or nothing."""
-    parser = Parser(prog=program, description=about)
-    add_recipe_flags(parser)
-    add_run_flags(parser)
-    parser.add_argument("--until", metavar="HH:MM", help="train until this time of the day, in place of --minutes")
-    if not fixed:
-        several = "with --minutes and no --model: models that are trained at the same time [1]"
-        parser.add_argument("--processes", metavar="N", type=int, help=several)
-    chosen = parser.parse_all(words)
+    """The settings of a command line, those that it gives itself, and what is to be chosen: all, tasks or nothing."""
+    chosen = run_parser(program, about).parse_all(words)
     until = vars(chosen).pop("until")
     vars(chosen).pop("processes", None)
     if until is not None:
         if "minutes" in chosen or "cpu_minutes" in chosen:
-            raise VitletError("--until and --minutes both say when to end; leave one of them out.")
+            raise VitletError("--until and --minutes both limit the time; give one of them.")
         chosen.minutes = minutes_until(until)
     if "epochs" in chosen and ("minutes" in chosen or "cpu_minutes" in chosen):
-        raise VitletError("--epochs and --minutes both say how long to train; leave one of them out.")
+        raise VitletError("--epochs and --minutes both limit the training; give one of them.")
     given = with_recipe(chosen, fixed)
     from vitlet.config import RunConfig
 
@@ -85,7 +106,7 @@ def _begun_search(config: RunConfig, given: Mapping[str, Any]) -> Path | None:
     if config.resume is None or not is_search(path):
         return None
     if config.resume != "auto" and (others := given.keys() - {"resume", "output"}):
-        raise VitletError(f"the search {path} goes on with its own settings; leave out {', '.join(sorted(others))}.")
+        raise VitletError(f"the search {path} continues with its own settings; leave out {', '.join(sorted(others))}.")
     return path
 
 
@@ -110,7 +131,7 @@ def _search(
 
 
 def is_open(chosen: argparse.Namespace, given: Mapping[str, Any]) -> bool:
-    """Whether a command line leaves the choice of the network, and of what follows from it, to us."""
+    """Whether a command line leaves the choice of the model, and of what follows from it, to us."""
     named = getattr(chosen, "recipe", None) or chosen.config or any(name in given for name in HELD)
     return not named and given.get("resume", "auto") == "auto"
 
@@ -131,7 +152,7 @@ def minutes_until(text: str, now: datetime | None = None) -> float:
     try:
         end = datetime.combine(now.date(), datetime.strptime(text, "%H:%M").time())
     except ValueError:
-        raise VitletError(f"--until {text!r} is no time of the day; it must be like 18:00.") from None
+        raise VitletError(f"--until {text!r} is not a time of day; it must be like 18:00.") from None
     end += timedelta(days=1) if end <= now else timedelta()
     return (end - now).total_seconds() / 60
 
@@ -164,11 +185,12 @@ def require_sources(config: RunConfig) -> None:
     require_data(config.data, config.data_dir, download=config.download)
 
 
-def add_recipe_flags(parser: Parser) -> None:
-    """Which published setting, and at which size."""
-    parser.add_argument("--recipe", metavar="NAME", help="a published setting, see `vitlet recipes`; flags override it")
-    about = "full: as published; small: the same question on one CPU core [full]"
-    parser.add_argument("--recipe-size", choices=("full", "small"), help=about)
+def add_recipe_flags(parser: Parser, group: Any) -> None:
+    """The flags that name a published setting and its size, in a group of the help text."""
+    group.add_argument("--recipe", metavar="NAME", help="published settings, see `vitlet recipes`; flags override them")
+    about = "full: as published; small: reduced to one CPU core (default: full)"
+    group.add_argument("--recipe-size", choices=("full", "small"), help=about)
+    parser.hidden.add("recipe_size")
 
 
 def with_recipe(chosen: argparse.Namespace, fixed: Mapping[str, Any], *, runs: bool = True) -> dict[str, Any]:
@@ -219,7 +241,7 @@ def _recipe_settings(name: str, scale: Scale, given: dict[str, Any], *, runs: bo
 def start(
     config: RunConfig, command: list[str], given: dict[str, Any], choices: str = "nothing", processes: int = 1
 ) -> int:
-    """Train, in as many processes as asked for, each started by the same command, and print the end.
+    """Train in ``nproc`` processes, each started by the same command, and print the result.
 
     Args:
         config: the settings.

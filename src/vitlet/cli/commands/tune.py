@@ -1,4 +1,4 @@
-"""Search learning rate and weights of tasks on validation images; then: vitlet train -c FOLDER/best.yaml."""
+"""Search learning rate and task weights on validation images within --minutes (default: 60)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ from vitlet.errors import VitletError
 from vitlet.values import coerce
 
 
+def parser() -> Parser:
+    """The arguments of the command."""
+    example = "vitlet tune photos --minutes 120 --output runs/search\nvitlet train -c runs/search/best.yaml"
+    parser = Parser("vitlet tune", __doc__, example=example)
+    parser.add_argument("--trials", type=int, metavar="N", help="number of trials at most (default: as time allows)")
+    add_run_flags(parser)
+    return parser
+
+
 def run(words: list[str]) -> int:
     """Run the command."""
-    parser = Parser("vitlet tune", __doc__)
-    parser.add_argument("--trials", type=int, help="at most so many tries (default: as the time allows)")
-    add_run_flags(parser)
-    chosen = parser.parse_all(words)
-    # Minutes of the search, not of a run: no try begins that would end later.
+    chosen = parser().parse_all(words)
+    # Minutes of the search, not of a run: no trial is started that would end later.
     minutes = coerce(vars(chosen).pop("minutes", 60.0), float, "minutes")
     trials = vars(chosen).pop("trials")
     given = run_settings(chosen)
@@ -41,7 +47,7 @@ def run(words: list[str]) -> int:
     folder = Path(config.output or f"runs/tune-{run_name(config)}")
     best, found = tune(config, folder, minutes=minutes, trials=trials, open_tasks="task" not in given, say=say)
     (folder / "best.yaml").write_text(best.dump(), encoding="utf-8")
-    say("tries, best first:")
+    say("trials, best first:")
     for each in found:
         shown = ", ".join(f"{name} {value:.3g}" for name, value in each.values.items())
         say(f"  {each.number + 1:>3}  {each.top1:6.2f} %  {shown}")

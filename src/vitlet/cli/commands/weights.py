@@ -1,4 +1,4 @@
-"""Trained weights on this machine that --init takes, and the released files whose names are known."""
+"""List trained weights on this machine for --init, and the released files that vitlet knows."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from vitlet.cli.flags import Parser
 from vitlet.errors import VitletError
 
 
+def parser() -> Parser:
+    """The arguments of the command."""
+    parser = Parser("vitlet weights", __doc__, example="vitlet weights downloads")
+    about = "folder to search beside the caches (default: the working folder)"
+    parser.add_argument("folder", metavar="FOLDER", nargs="?", default=".", help=about)
+    parser.add_usual("--json")
+    return parser
+
+
 def run(words: list[str]) -> int:
     """Run the command."""
-    parser = Parser("vitlet weights", __doc__)
-    parser.add_argument("folder", metavar="FOLDER", nargs="?", default=".", help="where to look beside the caches [.]")
-    parser.add_usual("--json")
-    chosen = parser.parse_all(words)
+    chosen = parser().parse_all(words)
     folder = Path(chosen.folder)
     if not folder.is_dir():
         raise VitletError(f"no such folder: {folder}. `vitlet weights FOLDER` lists the files of weights in it.")

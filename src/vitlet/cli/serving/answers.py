@@ -1,4 +1,4 @@
-"""What is said of an uploaded image: classes of every network, and where each looked."""
+"""Predictions for an uploaded image: classes of every model, with class and attention maps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ServedModel:
 
     Args:
         name: how it is called on the page.
-        folder: of the run or export.
+        folder: folder of the run or export.
     """
 
     def __init__(self, name: str, folder: Path, device: str) -> None:
@@ -53,8 +53,8 @@ class ServedModel:
         if not is_export(folder):
             return Explainer.of(predictor, folder), ""
         if not hasattr(predictor.model, "forward_intermediates"):
-            return None, "maps: this export cannot be looked into; serve the run, or its timm export."
-        why = "an export holds no task heads; serve the run to see it."
+            return None, "maps: not available for this export; serve the run, or its timm export."
+        why = "an export has no task heads; serve the run to see them."
         channels = predictor.config.in_chans
         made = Explainer(
             predictor.model,
@@ -80,7 +80,7 @@ class ServedModel:
         }
 
     def answer(self, image: Tensor, *, topk: int, maps: bool) -> dict[str, Any]:
-        """The first classes of a decoded image, and if asked for where the network looked."""
+        """Top classes of a decoded image, and optionally its maps."""
         started = time.monotonic()
         probabilities, _ = self.predictor(self.predictor.preprocess(image)[None])
         found: dict[str, Any] = {
@@ -99,8 +99,8 @@ class Service:
     """Models side by side.
 
     Args:
-        folders: of runs and exports; their last names are shown, with a number where two are equal.
-        limits: of uploads.
+        folders: folders of runs and exports; their last names are shown, with a number where two are equal.
+        limits: limits of uploads.
     """
 
     def __init__(self, folders: Sequence[Path], limits: Limits, *, device: str = "auto") -> None:
@@ -108,7 +108,7 @@ class Service:
         self.models = [ServedModel(name, folder, device) for name, folder in _named(folders)]
 
     def about(self) -> dict[str, Any]:
-        """What is served, and the limits."""
+        """Description of the served models, and the limits."""
         limits = {"upload_bytes": self.limits.upload_bytes, "pixels": self.limits.pixels, "formats": list(FORMATS)}
         return {"runs": [model.about() for model in self.models], "limits": limits}
 
@@ -135,7 +135,7 @@ class Service:
             raise RefusedError(413, f"the image is too large: {first_line(problem)}.") from problem
         except Exception as problem:  # damaged bytes make Pillow's readers fail in any way
             known = ", ".join(FORMATS)
-            raise RefusedError(415, f"what was sent is no image that is read here ({known}).") from problem
+            raise RefusedError(415, f"the upload is not an image in a supported format ({known}).") from problem
         if width * height > self.limits.pixels:
             most = f"at most {self.limits.pixels:,} are taken."
             raise RefusedError(413, f"the image has {width} x {height} pixels; {most}")
@@ -150,7 +150,7 @@ def _named(folders: Sequence[Path]) -> Iterator[tuple[str, Path]]:
 
 
 def _maps(found: Explanation) -> dict[str, Any]:
-    """Maps as plain numbers over the image that the network saw."""
+    """Maps as plain numbers over the image that the model saw."""
     maps: dict[str, Any] = {}
     if found.evidence is not None:
         maps["class_map"] = _rows(found.evidence)

@@ -1,4 +1,4 @@
-"""The HTTP interface as an ASGI application: fixed routes, who may ask, and what is refused.
+"""HTTP interface as an ASGI application: fixed routes, origin checks, and limits.
 
 No name that a visitor sends is ever used as a path. A page of another site cannot ask through a visitor's browser: the
 Host must be this server's own (which also stops DNS rebinding), and so must the Origin where there is one.
@@ -69,7 +69,7 @@ class Application:
     """Routes behind a check of every request's sender.
 
     Args:
-        limits: of uploads; the connection keeps the times.
+        limits: limits of uploads; the connection keeps the times.
         names: that this server has, with their port: what a Host may be.
     """
 
@@ -139,7 +139,7 @@ class Application:
         try:
             scope["path"] = urlsplit(scope["raw_path"].decode("ascii")).path  # as it was sent: no %2e becomes a dot
         except ValueError:
-            return _error(400, "the address is not understood.")
+            return _error(400, "the address is malformed.")
         foreign = {origin.lower() for origin in headers.getlist("origin")} - {f"http://{name}" for name in self.names}
         elsewhere = headers.get("sec-fetch-site") in ("cross-site", "same-site")
         if foreign or (elsewhere and scope["path"].startswith("/api")):
@@ -162,7 +162,7 @@ class Application:
             async with asyncio.timeout(self.limits.answer_seconds):
                 await turn.acquire()
         except TimeoutError:
-            raise RefusedError(503, "others are being answered; try again in a moment.") from None
+            raise RefusedError(503, "the server is busy; try again in a moment.") from None
         try:
             call = partial(function, *arguments, **more)
             return await asyncio.get_running_loop().run_in_executor(self.workers, call)
@@ -173,7 +173,7 @@ class Application:
         """Refuse a body that is too long, empty, or does not say its length, before any of it is read."""
         lengths = headers.getlist("content-length")
         if "transfer-encoding" in headers or not any(lengths):
-            raise RefusedError(411, "say the length of the image (Content-Length).")
+            raise RefusedError(411, "the request needs a Content-Length header.")
         length = lengths[0]
         if not (len(lengths) == 1 and length.isascii() and length.isdigit() and len(length) <= LONGEST_NUMBER):
             raise RefusedError(400, "Content-Length is not a number of bytes.")
@@ -206,7 +206,7 @@ def _query(text: str) -> dict[str, Any]:
     try:
         fields = parse_qsl(text, keep_blank_values=True, max_num_fields=10)
     except ValueError:
-        raise RefusedError(400, "there are more than 10 fields behind the address.") from None
+        raise RefusedError(400, "the query has more than 10 fields.") from None
     for name, value in fields:
         number = int(value) if value.isascii() and value.isdigit() and len(value) <= len(str(MOST_CLASSES)) else 0
         if name == "topk" and 1 <= number <= MOST_CLASSES:
@@ -214,7 +214,7 @@ def _query(text: str) -> dict[str, Any]:
         elif name == "maps" and value in ("true", "1", "false", "0"):
             wanted["maps"] = value in ("true", "1")
         else:
-            raise RefusedError(400, f"topk is a number from 1 to {MOST_CLASSES}, maps is true or false; no more.")
+            raise RefusedError(400, f"topk must be a number from 1 to {MOST_CLASSES}, maps is true or false; no more.")
     return wanted
 
 
@@ -228,7 +228,7 @@ async def _refused(request: Request, problem: RefusedError) -> Response:
 
 async def _no_route(request: Request, problem: HTTPException) -> Response:
     path = request.scope["path"]
-    sentence = "there is nothing here; /openapi.json says what there is."
+    sentence = "not found; /openapi.json lists the available paths."
     if problem.status_code == 405:
         sentence = f"{path} takes POST with an image's bytes." if path == "/api/predict" else f"{path} takes GET."
     return _error(problem.status_code, sentence, problem.headers)
@@ -241,4 +241,4 @@ async def _left(request: Request, problem: ClientDisconnect) -> Response:
 async def _failed(request: Request, problem: Exception) -> Response:
     """Ours to repair: the visitor is told no more than that."""
     print(f"vitlet serve: {type(problem).__name__}: {first_line(problem)}", file=sys.stderr, flush=True)
-    return _error(500, "the server failed; its terminal says why.")
+    return _error(500, "internal error; see the terminal of the server.")

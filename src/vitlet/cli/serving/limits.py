@@ -1,4 +1,4 @@
-"""How much a visitor may ask for."""
+"""Limits of requests to the server."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """What is refused, and when.
+    """Limits of a request, a connection and the server.
 
     Attributes:
-        upload_bytes: of one image file.
-        pixels: of one image; more are refused before they are decoded.
+        upload_bytes: maximum size in bytes of one image file.
+        pixels: maximum number of pixels of one image; more are refused before they are decoded.
         read_seconds: from a request's first moment to its last byte, and between two requests of a connection.
         write_seconds: for a visitor to take an answer.
         answer_seconds: to wait for a turn; beyond it the answer is "busy".

@@ -203,7 +203,7 @@ function heat(canvas, rows) {
   brush.drawImage(small, 0, 0, canvas.width, canvas.height);
 }
 
-/** Rings where tokens are, dots where the network puts them. */
+/** Rings where tokens are, dots where the model puts them. */
 function locate(canvas, places) {
   const brush = canvas.getContext("2d");
   const at = ([row, column]) => [((column + 0.5) / places.columns) * canvas.width, ((row + 0.5) / places.rows) * canvas.height];
@@ -233,7 +233,7 @@ async function cameraOn() {
   try {
     stream = await navigator.mediaDevices.getUserMedia({ video: { facingMode: "environment" }, audio: false });
   } catch (problem) {
-    say("The camera cannot be used: there is none, or the browser was told not to.");
+    say("The camera cannot be used: there is none, or the browser denied access.");
     return;
   }
   place("video").srcObject = stream;

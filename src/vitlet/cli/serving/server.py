@@ -41,7 +41,7 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._allow("read", self.limits.read_seconds)
         if len(self.connections) > self.limits.connections:
-            self._turn_away("503 Service Unavailable", "too many visitors at once; try again.", "Retry-After: 2\r\n")
+            self._turn_away("503 Service Unavailable", "too many connections; try again.", "Retry-After: 2\r\n")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The visitor left."""
@@ -104,7 +104,7 @@ class Connection(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """A bounded number of visitors; binds at once, answers when told to.
+    """HTTP server with a bounded number of connections; binds its port first, and serves after ``start``.
 
     Args:
         host: a loopback address.
@@ -168,7 +168,7 @@ class Server(uvicorn.Server):
 
 
 def check_host(host: str) -> str:
-    """A loopback address, or the sentence that says why not."""
+    """A loopback address; `VitletError` for any other."""
     name = "127.0.0.1" if host == "localhost" else host.strip("[]")
     try:
         if ipaddress.ip_address(name).is_loopback:
@@ -176,6 +176,6 @@ def check_host(host: str) -> str:
     except ValueError:
         pass
     raise VitletError(
-        f"--host {host}: needs to be a loopback address such as 127.0.0.1. The page asks nobody for a password; to"
+        f"--host must be a loopback address such as 127.0.0.1, got {host}. The page has no password; to"
         " reach it from elsewhere, tunnel to it (ssh -L) or put a server with a login in front."
     )

@@ -44,7 +44,7 @@ def load_named(
     if official is None:
         raise VitletError(f"no dataset is called {name!r}.{nearest(name, OFFICIAL)} Known: {', '.join(OFFICIAL)}.")
     if class_list is not None and name != "imagenet100":
-        raise VitletError(f"a class list was given for {name}; it goes with imagenet100 only. Leave it out.")
+        raise VitletError(f"a class list was given for {name}; it is for imagenet100 only. Leave it out.")
     if data_dir.is_file():
         raise VitletError(f"{data_dir} is a file; the data folder of {name} is needed.")
     dataset = _find(official, data_dir, class_list)
@@ -95,11 +95,13 @@ def _checked(dataset: Dataset, official: Official, data_dir: Path, *, partial: b
         return replace(dataset, note=f"{official.name}: the official {what} ({dataset.note}); {official.note}")
     difference = f"{what} ({dataset.note}), where the official {official.name} has {_counts(wanted, official.classes)}"
     if not found["training"]:
-        raise VitletError(f"{data_dir} holds {difference}. Nothing to train on: get it from {official.address}.")
+        raise VitletError(
+            f"{data_dir} holds {difference}. There is nothing to train on: download it from {official.address}."
+        )
     if not partial:
         raise VitletError(
-            f"{data_dir} holds {difference}. An incomplete download, or another version? Get it again from"
-            f" {official.address} into an empty folder, or pass --partial to use what is there."
+            f"{data_dir} holds {difference}. The download may be incomplete, or another version. Download it again from"
+            f" {official.address} into an empty folder, or pass --partial to use the incomplete dataset."
         )
     return replace(dataset, note=f"partial: {difference}; {official.note}")
 

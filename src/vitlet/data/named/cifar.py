@@ -49,7 +49,7 @@ def _images(
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(classes):
         raise VitletError(
             f"{paths[0].parent} holds the labels {labels.min()} to {labels.max()} for {len(classes)} classes."
-            " Get the archive again."
+            " Download the archive again."
         )
     return Arrays(torch.from_numpy(np.ascontiguousarray(data)).view(-1, 3, 32, 32), tuple(labels.tolist()))
 
@@ -58,7 +58,7 @@ def _pickled_names(root: Path, hundred: bool) -> tuple[str, ...]:
     key, meta = ("fine_label_names", "meta") if hundred else ("label_names", "batches.meta")
     names = read_pickle(root / meta).get(key)
     if not isinstance(names, list) or not all(isinstance(name, bytes | str) for name in names):
-        raise VitletError(f"{root / meta} has no list {key!r}, the names of the classes. Get the archive again.")
+        raise VitletError(f"{root / meta} has no list {key!r}, the names of the classes. Download the archive again.")
     return tuple(name.decode("utf-8") if isinstance(name, bytes) else name for name in names)
 
 
@@ -66,10 +66,10 @@ def _pickled_batch(path: Path, hundred: bool) -> Batch:
     batch = read_pickle(path)
     data, labels = batch.get("data"), batch.get("fine_labels" if hundred else "labels")
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (_PIXELS,):
-        raise VitletError(f"{path} has no 'data' of uint8 rows of {_PIXELS:,}. Get the archive again.")
+        raise VitletError(f"{path} has no 'data' of uint8 rows of {_PIXELS:,}. Download the archive again.")
     numbers = np.asarray(labels if labels is not None else [])
     if numbers.shape != (len(data),) or (len(data) and numbers.dtype.kind not in "iu"):
-        raise VitletError(f"{path} holds {len(data):,} images without a label each. Get the archive again.")
+        raise VitletError(f"{path} holds {len(data):,} images without a label each. Download the archive again.")
     return data, numbers.astype(np.int64)
 
 

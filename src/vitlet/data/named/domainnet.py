@@ -36,7 +36,7 @@ def _load(home: Path, lists: dict[str, Path | None], official: Official) -> Data
         what = f"the label {outside[0]}" if outside else "one class under two labels"
         raise VitletError(
             f"the lists of {home} hold {what}; 0 to {official.classes - 1}, one for each class, are needed."
-            " Get the official lists."
+            " Download the official lists."
         )
     order = {label: place for place, label in enumerate(sorted(names))}  # the same where the lists are whole
     sets = {split: replace(one, labels=tuple(order[label] for label in one.labels)) for split, one in found.items()}
@@ -57,7 +57,7 @@ def _entries(path: Path, domain: str, names: dict[int, str]) -> list[tuple[str, 
         if names.setdefault(int(label), parts[1]) != parts[1]:
             raise VitletError(
                 f"{path} gives {parts[1]!r} the label {label}, which is that of {names[int(label)]!r}."
-                " Get the official lists."
+                " Download the official lists."
             )
         entries.append(("/".join(parts[1:]), int(label)))
     return entries

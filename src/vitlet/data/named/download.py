@@ -61,8 +61,9 @@ def _bring(remote: Remote, official: Official, data_dir: Path) -> None:
         with contextlib.suppress(OSError):
             folder.rmdir()  # if it is empty
         raise VitletError(
-            f"cannot fetch {remote.url}: {first_line(problem)}. On a machine that is offline, get {official.name} from"
-            f" {official.address} by other means and put it into {data_dir}: {official.layout}."
+            f"cannot download {remote.url}: {first_line(problem)}. On a machine without internet access, copy"
+            f" {official.name} from"
+            f" {official.address} into {data_dir}: {official.layout}."
         ) from problem
     if remote.is_archive:
         try:
@@ -74,7 +75,7 @@ def _bring(remote: Remote, official: Official, data_dir: Path) -> None:
 def download(remote: Remote, place: Path) -> None:
     """Download one file to ``place``, atomically: it is there whole and with the right checksum, or not at all."""
     if not remote.url.startswith(("https://", "http://")):
-        raise VitletError(f"{remote.url} is no address of a web server.")
+        raise VitletError(f"{remote.url} is not a web address.")
     part = place.with_name(f"{place.name}.vitlet-part")
     try:
         with urllib.request.urlopen(remote.url, timeout=TIMEOUT) as answer, part.open("wb") as file:

@@ -114,7 +114,9 @@ def read_listed(home: Path, entries: Iterable[tuple[str, int]], source: Path) ->
             inside[path.parent] = _files(home, home / path.parent)
         known = inside[path.parent]
         if known.get(path.name) is False:
-            raise VitletError(f"{source} lists {name!r}, a link that leads out of {home}. Put the image itself there.")
+            raise VitletError(
+                f"{source} lists {name!r}, a link that points outside of {home}. Put the image itself there."
+            )
         if path.name in known:
             paths.append(home / path)
             labels[name] = label

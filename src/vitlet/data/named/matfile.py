@@ -1,4 +1,4 @@
-"""Arrays of whole numbers from MATLAB files, and nothing else that such files can hold."""
+"""Reader of integer arrays in MATLAB files, which refuses everything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is official about each named dataset: sizes, splits, addresses, checksums, and how it lies on a disk."""
+"""Official facts about each named dataset: sizes, splits, addresses, checksums, and layout on disk."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Official:
 
     @property
     def side(self) -> float | None:
-        """Of its images in pixels, where all have the same size."""
+        """Side of the images in pixels, where all have the same size."""
         return {"cifar": 32.0, "svhn": 32.0, "tiny-imagenet": 64.0}.get(self.family)
 
 

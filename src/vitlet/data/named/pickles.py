@@ -23,7 +23,7 @@ _NUMBERS = {"u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8"}
 
 
 class _Dtype:
-    """Stands for ``numpy.dtype``: whole numbers only."""
+    """Replacement of ``numpy.dtype`` that allows only integers."""
 
     def __init__(self, code: str | bytes, *rest: object) -> None:
         self.code = code.decode("ascii") if isinstance(code, bytes) else code
@@ -61,7 +61,7 @@ def _reconstruct(*_: object) -> _Array:
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
     if encoding not in ("latin1", "latin-1"):
-        raise pickle.UnpicklingError(f"it asks for the encoding {encoding!r}")
+        raise pickle.UnpicklingError(f"it uses the encoding {encoding!r}")
     return text.encode("latin1")
 
 
@@ -75,13 +75,13 @@ _STAND_INS = {
 
 
 class _Reader(pickle.Unpickler):
-    """Admits dictionaries, lists, tuples, text, bytes, numbers, and stand-ins for arrays."""
+    """Restricted unpickler: dictionaries, lists, tuples, text, bytes, numbers, and arrays of integers."""
 
     def find_class(self, module: str, name: str, /) -> Any:
         try:
             return _STAND_INS[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch of images needs") from None
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is not allowed") from None
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
         return {_text(key): item.values if isinstance(item, _Array) else item for key, item in content.items()}
     except Exception as problem:  # a broken pickle may raise anything
         raise VitletError(
-            f"{path} is no CIFAR batch: {first_line(problem)}. A batch of the official archive is needed; get it again."
+            f"{path} is not a CIFAR batch: {first_line(problem)}. Download the official archive again."
         ) from problem
 
 

@@ -1,1 +1,1 @@
-"""What is in a dataset, and what is wrong with it."""
+"""Checks of a dataset: counts, unreadable files, duplicates, leaks."""

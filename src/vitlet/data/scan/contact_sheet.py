@@ -32,7 +32,7 @@ def picture_grid(
 
     Args:
         dataset: whose training images are shown.
-        path: of the picture.
+        path: path of the picture.
         classes: rows at most; where there are more, evenly spaced ones.
         per_class: images in a row at most, evenly spaced.
         side: pixels of an image on the sheet.
@@ -59,7 +59,7 @@ def picture_grid(
     try:
         path.write_bytes(content.getvalue())
     except OSError as problem:
-        raise VitletError(f"cannot write the picture {path}: {first_line(problem)}. Choose another place.") from problem
+        raise VitletError(f"cannot write the picture {path}: {first_line(problem)}. Choose another path.") from problem
 
 
 def _tile(images: ImageSet, index: int, channels: int, side: int) -> Image.Image:

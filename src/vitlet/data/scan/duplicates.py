@@ -55,7 +55,7 @@ class CopyGroup:
 
 @dataclass(frozen=True)
 class Copies:
-    """What was found, and what could not be searched.
+    """Duplicates that were found, and the number of images that could not be searched.
 
     Attributes:
         groups: in the order of their first members.

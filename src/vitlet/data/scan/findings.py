@@ -1,4 +1,4 @@
-"""What a scan found, as a record, as plain values for JSON, and as lines of text."""
+"""Findings of a scan as a record, as plain values for JSON, and as lines of text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_LISTED = 10
 
 @dataclass(frozen=True)
 class Location:
-    """Where an image is."""
+    """Split, class and name of an image."""
 
     split: str
     label: str
@@ -38,7 +38,7 @@ class Duplicate:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Those it occurs in, in their order."""
+        """Splits in which it occurs, in order."""
         return tuple(dict.fromkeys(place.split for place in self.places))
 
     @property
@@ -80,9 +80,9 @@ class ScanReport:
         classes: names, in the order of labels.
         counts: readable images of each class, by split.
         unreadable: every image that cannot be used.
-        sizes: of all splits together.
+        sizes: sizes of all splits together.
         kinds: images by format and Pillow mode.
-        exif_rotated, animated, more_than_8_bits: images turned by EXIF, of several frames, of deeper channels.
+        exif_rotated, animated, more_than_8_bits: images rotated by EXIF, of several frames, of deeper channels.
         mean, std: of each channel of the training images in 0..1; each image counts the same.
         leaks: how many images of a split have a copy in an earlier one: ``{"test": {"train": 3}}``.
         duplicates: groups, those across splits first, then those with several labels.
@@ -152,23 +152,23 @@ def _leaks(report: ScanReport) -> Iterator[str]:
             total = sum(report.counts[split])
             share = f" ({100 * count / total:.2f} %)" if count else ""
             word = "LEAK: " if count else ""
-            yield f"{word}{count or 'none'} of {total:,} {split} images{share} found again in {other}"
+            yield f"{word}{count or 'none'} of {total:,} {split} images{share} also found in {other}"
     yield from _listed([duplicate for duplicate in report.duplicates if len(duplicate.splits) > 1])
 
 
 def _within(report: ScanReport) -> Iterator[str]:
     conflicts = [duplicate for duplicate in report.duplicates if len(duplicate.labels) > 1]
     if conflicts:
-        yield f"LABEL CONFLICT: pictures that are given several classes: {len(conflicts)}"
+        yield f"LABEL CONFLICT: images with several labels: {len(conflicts)}"
         yield from _listed(conflicts)
     inside = [duplicate for duplicate in report.duplicates if len(duplicate.splits) == 1]
     if inside:
         exact = sum(duplicate.exact for duplicate in inside)
-        yield f"pictures that occur several times within one split: {exact} exactly, {len(inside) - exact} nearly"
+        yield f"images that occur several times within one split: {exact} exactly, {len(inside) - exact} nearly"
         yield from _listed([duplicate for duplicate in inside if len(duplicate.labels) == 1])
     left_out = report.near_duplicate_search["plain"] + report.near_duplicate_search["crowded"]
     if left_out:
-        yield f"not searched for near duplicates, as too plain or too common a look: {left_out:.0f} images"
+        yield f"not searched for near duplicates, because they are too uniform or too common: {left_out:.0f} images"
 
 
 def _listed(duplicates: Sequence[Duplicate]) -> Iterator[str]:
@@ -195,7 +195,7 @@ def _kinds(report: ScanReport) -> Iterator[str]:
         f" {width.largest} (median {width.median:g}); distinct sizes: {report.sizes.distinct}"
     )
     yield "stored as " + ", ".join(f"{printable(kind)}: {count:,}" for kind, count in report.kinds.items())
-    odd = (("turned by EXIF", "exif_rotated"), ("animated", "animated"), ("more than 8 bits", "more_than_8_bits"))
+    odd = (("rotated by EXIF", "exif_rotated"), ("animated", "animated"), ("more than 8 bits", "more_than_8_bits"))
     if some := [f"{name}: {getattr(report, field)}" for name, field in odd if getattr(report, field)]:
         yield ", ".join(some)
     for name, values in (("mean", report.mean), ("std", report.std)):

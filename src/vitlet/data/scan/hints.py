@@ -1,4 +1,4 @@
-"""What the classes of a dataset, their names and their sizes, should make one think of."""
+"""Hints from the names and sizes of classes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def looks_like_signs(classes: Sequence[str]) -> bool:
 
 
 def sides_in_names(classes: Sequence[str]) -> bool:
-    """Whether the classes tell left from right."""
+    """Whether the class names distinguish left and right."""
     words = {word for name in classes for word in re.split(r"[^a-z]+", name.lower())}
     return {"left", "right"} <= words
 
@@ -32,7 +32,7 @@ def flip_hint(classes: Sequence[str]) -> str | None:
             " is another sign or none. Train with --hflip 0, unless these names are mere numbers of other things."
         )
     if sides_in_names(classes):
-        return "the classes tell left from right: mirroring an image changes its class. Train with --hflip 0."
+        return "the class names distinguish left and right: mirroring an image changes its class. Train with --hflip 0."
     return None
 
 

@@ -1,4 +1,4 @@
-"""What `vitlet scan` measures of each image, in several processes; an unreadable image is a result, not an end."""
+"""Measurements of each image for `vitlet scan`, in several processes; unreadable images are recorded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ImageFacts(NamedTuple):
 
     Attributes:
         size: height and width, upright.
-        digest: of the decoded pixels and their size.
+        digest: digest of the decoded pixels and their size.
         grid, thumbnail: small grey images to tell copies by.
         moments: mean and mean square of each channel, in 0..1, ``(2, channels)``.
         header: how it is stored.

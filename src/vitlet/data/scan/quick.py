@@ -1,4 +1,4 @@
-"""What a scan would complain of, as far as a second or so can tell."""
+"""Quick check for the problems that a scan would report, in about a second."""
 
 from __future__ import annotations
 

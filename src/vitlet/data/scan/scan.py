@@ -29,7 +29,7 @@ def scan_dataset(
     workers: int | None = None,
     progress: OnProgress | None = None,
 ) -> ScanReport:
-    """Read every image of every split, and say what is there.
+    """Read every image of every split, and report the findings.
 
     Args:
         dataset: its splits.
@@ -75,9 +75,9 @@ def scan_dataset(
 
 def _check(dataset: Dataset, sets: Mapping[str, ImageSet], channels: int) -> None:
     if channels < 1:
-        raise VitletError(f"images have at least one channel, {channels} were asked for.")
+        raise VitletError(f"images must have at least one channel, got {channels}.")
     if not any(map(len, sets.values())):
-        raise VitletError("the dataset holds no image: nothing to scan.")
+        raise VitletError("the dataset contains no images: nothing to scan.")
     for split, images in sets.items():
         wrong = [label for label in images.labels if not 0 <= label < len(dataset.classes)]
         if wrong:

@@ -1,1 +1,1 @@
-"""What a run will need, before it is run: memory, time, cost."""
+"""Prediction of memory, time and cost of a run."""

@@ -1,6 +1,6 @@
 """Every tensor operation of a step, counted: arithmetic, bytes moved, and the memory that is alive meanwhile.
 
-Works on real tensors and on fake ones, which have sizes but no content, so that a step of any network is counted on
+Works on real tensors and on fake ones, which have sizes but no content, so that a step of any model is counted on
 any machine without being computed.
 """
 
@@ -37,7 +37,7 @@ class Work:
 
 
 def work_of(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> Work | None:
-    """The work of one operation, None if it only looks at memory in another way or makes room."""
+    """Work of one operation; None for views and allocations."""
     name = function._overloadpacket.__name__
     if function.namespace != "aten" or name in FREE or name == "_unsafe_view":
         return None
@@ -132,7 +132,7 @@ class Counting(TorchDispatchMode):
         self.live -= size
 
     def take(self) -> Counter[Work]:
-        """What was counted since the last time."""
+        """Counts since the last call."""
         work, self.work = self.work, Counter()
         return work
 

@@ -1,4 +1,4 @@
-"""How fast devices are: published peaks by name, numbers of one's own, and from them the time of an operation."""
+"""Device performance: published peaks by name or custom numbers, and the time of an operation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Device:
     Attributes:
         name: as on the command line.
         tflops: trillions of floating-point operations a second of dense products, by precision.
-        bandwidth: of its memory, GB/s.
+        bandwidth: bandwidth of its memory, GB/s.
         memory: GiB.
         link: GB/s that one device sends to the others.
         source: where the numbers come from.
@@ -89,7 +89,7 @@ class Roofline:
         return max(arithmetic, work.bytes / (1e9 * self.device.bandwidth * BANDWIDTH_SHARE))
 
     def describe(self) -> list[str]:
-        """Where the numbers come from, and what is assumed."""
+        """Description of the source of the numbers, and of the assumptions."""
         lines = [
             f"{self.device.name}: {self.device.source}; assumed, not measured: {self.efficiency:.0%} of the peak of"
             f" products, {BANDWIDTH_SHARE:.0%} of the memory bandwidth, {LAUNCH_SECONDS * 1e6:.0f} microseconds to"

@@ -1,4 +1,4 @@
-"""The speed of this machine, measured on small pieces of networks in a few seconds."""
+"""The speed of this machine, measured on small pieces of models in a few seconds."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def clock_of(device: torch.device) -> Callable[[], float]:
 
 
 def measure_machine(device: torch.device, precision: torch.dtype | None) -> MachineSpeed:
-    """Time small pieces of networks on a device, in float32 and, if one is given, in a mixed precision."""
+    """Time small pieces of models on a device, in float32 and, if one is given, in a mixed precision."""
     clock = clock_of(device)
     times: dict[Work, list[float]] = defaultdict(list)
     for chosen in {None, precision}:
@@ -137,4 +137,4 @@ def memory_gib(device: torch.device) -> float:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     except (AttributeError, ValueError) as problem:  # not on Windows
-        raise VitletError("this system does not tell its memory; give it in GiB with --memory.") from problem
+        raise VitletError("the memory of this system is unknown; give it in GiB with --memory.") from problem

@@ -1,4 +1,4 @@
-"""What a run will need: memory of a device, time of a step, hours, cost. Predicted; nothing is trained."""
+"""Predicted memory, step time, hours and cost of a run, without training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RESERVED_GIB = 1.0
 FRAGMENTED = 0.05
 """... and the share of the rest that is lost between blocks of memory."""
 MACHINE_LINK = 1.0
-"""GB/s between machines like this one where nothing is said: a network of ten gigabits."""
+"""GB/s between machines like this one where nothing is said: a model of ten gigabits."""
 FSDP_TRAFFIC = 1.5
 """Sharded training gathers weights twice and scatters gradients once: three halves of an all-reduce."""
 
@@ -35,14 +35,14 @@ class Plan:
     Attributes:
         run: model, image size, data and precision, in words.
         devices, device: how many of what.
-        parameters: of the network and the heads of its tasks.
-        gflops: of products for one image, forward and backward.
+        parameters: number of parameters of the model and the heads of its tasks.
+        gflops: GFLOPs of products for one image, forward and backward.
         images: that one device looks at at a time.
-        memory: of one device; ``available`` is what it has, ``fits`` whether that is enough.
-        step_seconds: of one optimizer step, of which ``link_seconds`` go into exchanging gradients.
-        images_per_second: of all devices.
-        steps: of the run; ``hours`` with evaluation after every epoch.
-        cost: of all devices, None without a price.
+        memory: memory of one device; ``available`` is what it has, ``fits`` whether that is enough.
+        step_seconds: duration in seconds of one optimizer step, of which ``link_seconds`` go into exchanging gradients.
+        images_per_second: throughput of all devices.
+        steps: number of steps of the run; ``hours`` with evaluation after every epoch.
+        cost: cost of all devices, None without a price.
         advice: what to do where it does not fit.
         notes: what the numbers rest on.
     """
@@ -78,7 +78,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Machine:
-    """What a step runs on."""
+    """Device that a training step runs on."""
 
     name: str
     speed: Roofline | MachineSpeed
@@ -93,14 +93,17 @@ def plan(config: RunConfig, request: PlanRequest) -> Plan:
     images = request.share(config.batch_size, config.grad_accum_steps)
     images = min(images, supply.train // (request.devices * config.grad_accum_steps))  # as in training
     if not images:
-        raise VitletError(f"{supply.train} training images are too few for so many devices and parts of a step.")
+        raise VitletError(
+            f"{supply.train} training images are too few for this number of devices and gradient-accumulation"
+            " micro-batches."
+        )
     machine = find_machine(config, request)
     count = count_step(config, classes=supply.classes, images=images)
     return predict(config, request, supply, machine, count)
 
 
 def predict(config: RunConfig, request: PlanRequest, supply: Supply, machine: Machine, count: StepCount) -> Plan:
-    """From counts and speeds to hours."""
+    """Predict times from operation counts and device speed."""
     batch = count.images * request.devices * config.grad_accum_steps
     link = request.link or machine.link
     traffic = all_reduce_seconds(request.devices, count.memory.gradients, link) * (FSDP_TRAFFIC if config.fsdp else 1.0)
@@ -140,7 +143,9 @@ def find_machine(config: RunConfig, request: PlanRequest) -> Machine:
     elif name.partition(":")[0] not in ("auto", "cpu", "cuda", "mps", "xpu"):
         device = named_device(name)
     elif request.efficiency is not None:
-        raise VitletError("this machine is measured, so --efficiency says nothing. Leave it out, or name a --device.")
+        raise VitletError(
+            "--efficiency has no effect on this machine, which is measured. Leave it out, or name a --device."
+        )
     else:
         here = find_device(name)
         measured = measure_machine(here, getattr(torch, config.amp_dtype) if config.amp else None)
@@ -159,7 +164,7 @@ def _on_device(memory: Memory, shards: int, machine: Machine) -> Memory:
 
 
 def advise(memory: Memory, available: int, config: RunConfig, request: PlanRequest, images: int) -> str:
-    """Which flags would make a run fit; empty if it does."""
+    """Flags that would make a run fit into memory; empty if it fits."""
     if memory.total <= available:
         return ""
     by_image = memory.activations + memory.temporary
@@ -196,5 +201,5 @@ def _notes(supply: Supply, machine: Machine, request: PlanRequest, link: float) 
         notes.append(f"between devices: {link:g} GB/s, exchanged after the backward pass, not during it")
     if machine.is_gpu:
         notes.append(f"memory: {RESERVED_GIB:g} GiB and {FRAGMENTED:.0%} assumed lost to the driver and to gaps")
-    notes.append("time without loading images: it holds as long as the images come fast enough")
+    notes.append("time without loading images: valid as long as images are loaded fast enough")
     return tuple(notes)

@@ -49,7 +49,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class StepCount:
-    """What one device does in a step, and the bytes it holds.
+    """Operations of one device in a training step, and its memory in bytes.
 
     Attributes:
         part: forward and backward pass over one part of the batch.
@@ -59,7 +59,7 @@ class StepCount:
         images: in a part.
         memory: at its peak.
         parameters: trained and frozen ones.
-        img_size: of the images.
+        img_size: size of the images.
     """
 
     part: Counter[Work]

@@ -1,4 +1,4 @@
-"""How many images a run trains on, without looking at any where their number is known."""
+"""Number of training images of a run, from known sizes where possible."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Supply:
 
 
 def find_supply(config: RunConfig, images: int | None) -> Supply:
-    """From a number, from the official sizes of a named dataset, or by looking at the data."""
+    """Number of images: as given, from the official sizes of a named dataset, or by reading the data."""
     if images is not None:
         found = Supply(images, 0, config.num_classes or ASSUMED_CLASSES, f"{images:,} training images, none held out")
     elif config.data in OFFICIAL and not Path(config.data).exists():
@@ -47,7 +47,7 @@ def find_supply(config: RunConfig, images: int | None) -> Supply:
 
 
 def planned_choice(config: RunConfig, given: Mapping[str, Any], request: PlanRequest) -> Choice:
-    """What `vitlet train` would choose for this data on the device that is asked for."""
+    """The choice of `vitlet train` for this data on the given device."""
     name = "auto" if config.device == "this" else config.device
     known = name.partition(":")[0] in ("auto", "cpu", "cuda", "mps", "xpu") and request.tflops is None
     device: DeviceKind = "cpu" if known and find_device(name).type == "cpu" else "accelerator"

@@ -1,4 +1,4 @@
-"""A plan as a person reads it."""
+"""Plan as a table."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MEMORY_NAMES = {
     "gradients": "gradients",
     "optimizer": "optimizer",
     "average": "moving average",
-    "activations": "activations kept for the backward pass",
+    "activations": "activations saved for the backward pass",
     "temporary": "more for a moment, or less: not all is there at once",
     "reserved": "driver and gaps",
 }
 
 
 def print_plan(plan: Plan, chosen: Sequence[str] = ()) -> None:
-    """What was chosen, two tables, the verdict, and what it all rests on."""
+    """Print the choice, the tables of memory and time, the verdict and the assumptions."""
     console = Console()
     for line in chosen:
         console.print(line, highlight=False, markup=False, soft_wrap=True)

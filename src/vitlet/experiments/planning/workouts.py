@@ -1,4 +1,4 @@
-"""Small pieces of networks that a machine is measured on: each uses the operations that networks are made of."""
+"""Small pieces of models that a machine is measured on: each uses the operations that networks are made of."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ConvolutionBlock(nn.Module):
 
 
 Workout = tuple[Callable[[], nn.Module], tuple[int, ...]]
-"""What makes a piece of a network, and the shape of what to feed it."""
+"""What makes a piece of a model, and the shape of what to feed it."""
 
 
 def workouts(*, slow: bool) -> Iterator[Workout]:

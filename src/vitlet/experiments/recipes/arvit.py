@@ -1,9 +1,9 @@
 """Table 1 of "Vision transformers with Inductive Bias introduced through self-attention regularization" (ARViT).
 
-Each network learns rotations on ImageNet without labels, its attention penalty on, then is fine-tuned. The paper gives
-neither the weights of its penalties nor its schedule; these are the settings of the released code: its networks, the
+Each model learns rotations on ImageNet without labels, its attention penalty on, then is fine-tuned. The paper gives
+neither the weights of its penalties nor its schedule; these are the settings of the released code: its models, the
 penalties of preset ``reference`` at weight 0.01 on one layer, batch 80, one cycle of the learning rate, no label
-smoothing. As in the release, the similarity loss has a network of its own (512 wide, 8 heads); base and distance loss
+smoothing. As in the release, the similarity loss has a model of its own (512 wide, 8 heads); base and distance loss
 have the other one (516, 12).
 
 `OURS` names what is not the release's. Not measured at full size.

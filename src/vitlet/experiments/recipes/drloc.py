@@ -40,10 +40,10 @@ def from_scratch(
     Args:
         dataset: column of a table.
         model: row of a table.
-        weight: of DRLoc (lambda); 0 for none, None for the model's own.
+        weight: weight of DRLoc (lambda); 0 for none, None for the model's own.
         epochs: 100 or 300.
         positions: positional embedding: auto (on) or off.
-        options: of the task.
+        options: options of the task.
     """
     weight = LAMBDAS[model] if weight is None else weight
     return RunConfig(
@@ -162,7 +162,7 @@ DRLOC_TABLES = (
         "table 6: variants of the loss, Swin-T on ImageNet-100",
         {"baseline": {}} | {name: {"weight": 0.5, "variant": name} for name in ("l1", "signed", "ce", "reg", "all")},
     ),
-    _table("drloc_table7", "table 7: ImageNet-1K, 300 epochs, each network by its own code", make=by_own_code),
+    _table("drloc_table7", "table 7: ImageNet-1K, 300 epochs, each model by its own code", make=by_own_code),
     _table("drloc_table8", "table 8: Infograph, 300 epochs", epochs=300),
     _table("drloc_table9", "table 9: ViT-B/16 from scratch, 100 epochs"),
     _table(  # the same runs as in table 4, with the curve in each run's metrics

@@ -1,4 +1,4 @@
-"""What a recipe is: one row of a published table as the settings of a run. Does not import torch."""
+"""Recipe: one row of a published table as the settings of a run. Does not import torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "vit_tiny_d6": ("vit_tiny_d6_patch16_256", {"patch_size": 4, "embed_dim": 72}),
     **{family: (f"{family}_for_32px", {}) for family in ("cvt", "swin", "t2t", "resnet", "vit")},
 }
-"""The network that stands for those whose names begin so, the first that fits."""
+"""The model that stands for those whose names begin so, the first that fits."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class Recipe:
     """One row of a table.
 
     Attributes:
-        table: such as ``drloc_table4``.
+        table: name of the table such as ``drloc_table4``.
         dataset: column of the table.
         model: row of the table.
         arm: which of the compared trainings.
         make: the settings at full size.
         paper: the published number; None where none is at hand.
         first: the settings of the pre-training before, where there is one.
-        unit: of the published number.
+        unit: unit of the published number.
         needs: what has to be at hand to start as published, where that cannot be downloaded by name.
     """
 
@@ -55,7 +55,7 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """Such as ``drloc_table4/cifar10/swin_t/drloc``."""
+        """Name such as ``drloc_table4/cifar10/swin_t/drloc``."""
         return f"{self.table}/{self.dataset}/{self.model}/{self.arm}"
 
     def config(self, scale: Scale = "full", data: str | None = None) -> RunConfig:
@@ -102,8 +102,8 @@ def published(table: str) -> list[tuple[str, str, str, float]]:
 
 
 def small(config: RunConfig, data: str | None = None) -> RunConfig:
-    """The same question at a size for one CPU core: about 2,000 images of 32 px of a dataset that anybody can have, the
-    family's small network, batches of 64, and 0.4 of the epochs. Learning rate, weights, augmentation and schedules
+    """Reduced settings for one CPU core: about 2,000 images of 32 px of a dataset that anybody can have, the
+    family's small model, batches of 64, and 0.4 of the epochs. Learning rate, weights, augmentation and schedules
     stay as they are. Of other ``data`` than the named datasets all images are used, for nobody knows how many."""
     from vitlet.data.named.official import OFFICIAL
 

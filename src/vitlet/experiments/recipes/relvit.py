@@ -25,7 +25,7 @@ AT_224: dict[str, dict[str, Any]] = {
     "swin_t": {"model": "swin_tiny_patch4_window7_224"},
     "t2t_vit_14": {"model": "t2t_vit_14"},
 }
-"""The other networks of the release: images of 224 px, batches of 64."""
+"""The other models of the release: images of 224 px, batches of 64."""
 RELVIT_TASKS = ("sprel", "distance", "angle", "position")
 
 
@@ -103,12 +103,12 @@ def _ablation(names: tuple[str, ...]) -> Recipe:
 RELVIT_TABLES = (
     PaperTable(
         "relvit_training",
-        "RelViT: labels only, pre-training then fine-tuning, jointly, and with mega-patches",
+        "RelViT: baseline (cross-entropy only), pre-training then fine-tuning, joint training, and mega-patches",
         tuple(recipe for dataset in SETTINGS for recipe in _four_ways(dataset)),
     ),
     PaperTable(
         "relvit_networks",
-        "RelViT: labels only and joint training of Swin-T and T2T-ViT-14, at 224 px",
+        "RelViT: baseline (cross-entropy only) and joint training of Swin-T and T2T-ViT-14, at 224 px",
         tuple(recipe for dataset in SETTINGS for recipe in _other_networks(dataset)),
     ),
     PaperTable(

@@ -1,1 +1,1 @@
-"""Grids of runs: defined in one file, restartable, each cell in its own process, and what they say together."""
+"""Grids of runs: defined in one file, restartable, each cell in its own process, with statistics over seeds."""

@@ -48,7 +48,7 @@ CellSettings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Cell:
-    """The place of one run in the grid."""
+    """Coordinates of one run in the grid: dataset, model, arm, seed, fraction."""
 
     dataset: str
     model: str
@@ -58,7 +58,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Such as ``cifar10/vit/drloc/seed-0``: the path of its record."""
+        """Name such as ``cifar10/vit/drloc/seed-0``, the path of its record."""
         part = "" if self.fraction == 1 else f"/fraction-{self.fraction:g}"
         return f"{self.dataset}/{self.model}/{self.arm}{part}/seed-{self.seed}"
 
@@ -231,7 +231,7 @@ def _by_pair(values: CellSettings, key: str, path: Path, pairs: list[str]) -> It
     for pair, value in found.items():
         if pair not in pairs:
             hint = nearest(str(pair), pairs)
-            raise VitletError(f"{path}: {key} {str(pair)!r} is no DATASET/MODEL of this study.{hint}")
+            raise VitletError(f"{path}: {key} {str(pair)!r} is not a DATASET/MODEL of this study.{hint}")
         yield pair, value
 
 
@@ -239,13 +239,13 @@ def _numbers(value: Any, where: str) -> list[float]:
     known = isinstance(value, list) and all(type(each) in (int, float) for each in value)
     if known and value and all(-1e15 < each < 1e15 for each in value):
         return [float(each) for each in value]
-    raise VitletError(f"{where} needs to be a list of numbers, found {value!r}.")
+    raise VitletError(f"{where} must be a list of numbers, got {value!r}.")
 
 
 def _fractions(value: Any, where: str) -> tuple[float, ...]:
     numbers = _numbers(value, where)
     if len({f"{each:g}" for each in numbers}) < len(numbers):  # as cells are called
-        raise VitletError(f"{where} names one twice: {value!r}. Its cells would have the same name; leave one out.")
+        raise VitletError(f"{where} contains duplicates: {value!r}. Leave one out.")
     return tuple(numbers)
 
 
@@ -254,7 +254,7 @@ def _seeds(value: Any, where: str) -> tuple[int, ...]:
         return tuple(range(value))
     numbers = _numbers(value, where)
     if not all(each.is_integer() for each in numbers) or len(set(numbers)) < len(numbers):
-        raise VitletError(f"{where} needs to be whole numbers that all differ, found {value!r}.")
+        raise VitletError(f"{where} must be distinct whole numbers, got {value!r}.")
     return tuple(int(each) for each in numbers)
 
 

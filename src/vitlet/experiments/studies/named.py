@@ -20,17 +20,17 @@ def find_study(
     """A study and its YAML file; a paper's table becomes ``studies/TABLE/study.yaml`` first.
 
     Args:
-        name: of the file, its folder, a folder in ``studies/``, or a table of a paper.
-        scale: of a table [full].
-        seeds: of a table, how many (default: as many as the paper has, 3 where it does not say).
+        name: name of the file, its folder, a folder in ``studies/``, or a table of a paper.
+        scale: scale of a table [full].
+        seeds: seeds of a table, how many (default: as many as the paper has, 3 where it does not say).
         write: that file; without it nothing is left behind.
     """
     file, values = _study_file(name, scale or "full", seeds)
     study = read_study(file, values)
     if scale not in (None, study.scale):
-        raise VitletError(f"--recipe-size {scale} was asked for, but {file} has scale {study.scale}. Change it there.")
+        raise VitletError(f"--recipe-size {scale} was given, but {file} has scale {study.scale}. Change it there.")
     if seeds not in (None, len(study.seeds)):
-        raise VitletError(f"--seeds {seeds} was asked for, but {file} has {len(study.seeds)} seeds. Change it there.")
+        raise VitletError(f"--seeds {seeds} was given, but {file} has {len(study.seeds)} seeds. Change it there.")
     if values is not None and write:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")
@@ -42,7 +42,7 @@ def _study_file(name: str, scale: Scale, seeds: int | None) -> tuple[Path, dict[
     for path in (Path(name), Path(name) / "study.yaml", ROOT / f"{name}.yaml", ROOT / name / "study.yaml"):
         if path.is_file():
             if path.suffix not in (".yaml", ".yml"):
-                raise VitletError(f"{path} is no study: its file needs to end in .yaml or .yml.")
+                raise VitletError(f"{path} is not a study: the file name must end in .yaml or .yml.")
             return path, None
     if name not in PAPER_TABLES:
         there = sorted(path.parent.name for path in ROOT.glob("*/study.yaml"))

@@ -28,7 +28,7 @@ READING = (
 def write_study_page(
     path: Path, study: Study, rows: Sequence[Row], records: Mapping[Cell, Record], lines: Sequence[str]
 ) -> Path:
-    """Write the page; ``lines`` say what the numbers are and where they come from."""
+    """Write the page; ``lines`` describe the numbers and their source."""
     sections = [
         Section("Gains", "chart.html", _gains(study, rows)),
         Section("Table", "table.html", {"table": _table(rows), "lines": [*lines, READING]}),

@@ -1,4 +1,4 @@
-"""Where the files of a study are, and who may write them."""
+"""Paths of a study's files, and a lock for writing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vitlet.experiments.studies.records import record_path
 
 @dataclass(frozen=True)
 class StudyPaths:
-    """Where a study's files are.
+    """Paths of a study's files.
 
     Attributes:
         file: the study's YAML file.
@@ -32,7 +32,7 @@ class StudyPaths:
     data_dir: Path | None = None
 
     def command(self, cell: Cell) -> list[str]:
-        """What runs a cell."""
+        """Command that runs a cell."""
         data = ["--data-dir", str(self.data_dir)] if self.data_dir else []
         words = [str(self.file), cell.name, "--output", str(self.output), "--work", str(self.work / cell.name)]
         return [sys.executable, "-m", "vitlet.experiments.studies.cell", *words, *data]

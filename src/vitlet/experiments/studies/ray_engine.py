@@ -11,11 +11,11 @@ from vitlet.experiments.studies.paths import StudyPaths
 
 
 class RayEngine:
-    """Starts cells as Ray tasks; runs and data need to lie on storage that all nodes see.
+    """Runs cells as Ray tasks; runs and data must be on storage that all nodes share.
 
     Args:
         paths: the study's files.
-        address: of the cluster; None: the one this machine belongs to, or a new one on this machine.
+        address: address of the cluster; None: the one this machine belongs to, or a new one on this machine.
         processes: cells at once; None: one per core of the cluster.
     """
 

@@ -1,4 +1,4 @@
-"""What a cell of a study found, as a small file of its own that can be committed."""
+"""Result of a study's cell as a small file that can be committed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Record:
     """The outcome of one run; accuracies in percent.
 
     Attributes:
-        cpu_seconds: of the whole run; None where it was done in several pieces.
+        cpu_seconds: CPU time in seconds of the whole run; None where it was done in several pieces.
         test_asked: whether a test number was wanted; data without test images has none all the same.
     """
 
@@ -47,17 +47,17 @@ class Record:
 
 
 def records_folder(file: Path) -> Path:
-    """Where a study's records and report lie: beside study.yaml; a file of another name has a folder of its name."""
+    """Folder of a study's records and report: that of study.yaml, or a folder named after another file."""
     return file.parent if file.name == "study.yaml" else file.with_suffix("")
 
 
 def record_path(folder: Path, cell: Cell) -> Path:
-    """Where the record of a cell lies."""
+    """Path of the record of a cell."""
     return folder / "cells" / f"{cell.name}.json"
 
 
 def read_record(path: Path) -> Record:
-    """A record, or a sentence on what is wrong with the file."""
+    """Read a record; `VitletError` if the file is invalid."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         version = found.pop("format")

@@ -38,7 +38,7 @@ def report_study(path: Path, output: Path | None = None) -> list[Path]:
     folder = output or own / "report"
     if folder.is_file() or folder.suffix == ".html":
         raise VitletError(
-            f"the report of a study is a folder of a page, tables and pictures; {folder} is no name for one."
+            f"the report of a study is a folder of a page, tables and pictures; {folder} is not a folder name."
         )
     folder.mkdir(parents=True, exist_ok=True)
     tables = {"md": markdown(study, rows, records), "csv": comma_separated(rows), "tex": latex(rows)}
@@ -83,7 +83,7 @@ def _reaches(row: Row) -> str:
 
 
 def which_numbers(study: Study, records: Mapping[Cell, Record]) -> str:
-    """What the numbers of a study are, and which of its cells are left out."""
+    """Description of a study's numbers, and of the cells that are left out."""
     what, numbers = accuracies(study, records)
     missing = len(records) - len(numbers)
     without = f" (without {missing} cells that have no {what} number)" if missing else ""

@@ -1,4 +1,4 @@
-"""Runs the cells of a study that are not finished, each in a process of its own, and tells how far they are."""
+"""Scheduler of a study: runs unfinished cells, each in its own process, and reports progress."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POLL = 0.5
 
 @dataclass
 class StudyProgress:
-    """What is known of the cells at a moment."""
+    """State of the cells at one moment."""
 
     todo: list[Cell]
     finished: list[Cell] = field(default_factory=list)
@@ -94,7 +94,7 @@ def run_study(
             if interrupts.pending():
                 engine.stop()
                 raise InterruptedRunError(
-                    f"study {study.name} stopped; what was running is saved. The same command goes on."
+                    f"study {study.name} stopped; running cells are saved. The same command continues it."
                 )
             for cell, problem in engine.ended():
                 seconds = time.monotonic() - progress.running.pop(cell)

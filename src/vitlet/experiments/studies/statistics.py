@@ -1,4 +1,4 @@
-"""What the cells of a study say together: means and intervals over seeds, and differences of the same seed."""
+"""Statistics of a study: means and intervals over seeds, and paired differences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Estimate:
 
     @staticmethod
     def of(values: Sequence[float]) -> Estimate:
-        """From one number per seed."""
+        """Create from one number per seed."""
         if len(values) < 2:
             return Estimate(values[0], None, len(values))
         found = student(values)
@@ -34,7 +34,7 @@ class Estimate:
         return self.half is not None and abs(self.mean) > self.half
 
     def shown(self, sign: str = "") -> str:
-        """Such as ``+1.2 ± 0.5``."""
+        """Text such as ``+1.2 ± 0.5``."""
         half = "" if self.half is None else f" ± {self.half:.2f}"
         return f"{self.mean:{sign}.2f}{half}"
 
@@ -46,7 +46,7 @@ class Row:
     Attributes:
         best: at the epoch that is best on the validation images; on which images, `accuracies` tells.
         last: at the last epoch.
-        gain: of the same seeds, less the baseline; None for the baseline itself.
+        gain: paired difference from the baseline; None for the baseline itself.
         wins: seeds with a larger number than the baseline's.
         epochs_to_baseline: first epoch whose validation accuracy reaches the baseline's last one, mean over the seeds
             that reach it; ``reached`` counts them, ``raced`` those that could.
@@ -72,7 +72,7 @@ class Row:
 
 
 def accuracies(study: Study, records: Mapping[Cell, Record]) -> tuple[str, dict[Cell, float]]:
-    """Which images a study's numbers are of, test or validation, and the number of every record that has one.
+    """Accuracies of the records, and the split that they are of: test or validation.
 
     All are of the same images: where some records have a test number, those without one have no number here.
     """

@@ -1,4 +1,4 @@
-"""What a person sees while a study goes on: a live table on a terminal, plain lines elsewhere."""
+"""Progress display of a study: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

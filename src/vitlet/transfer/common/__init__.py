@@ -1,1 +1,1 @@
-"""What detection and segmentation share: backbone, pyramid, settings, job."""
+"""Common parts of detection and segmentation: backbone, pyramid, settings, job."""

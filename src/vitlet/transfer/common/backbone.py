@@ -1,4 +1,4 @@
-"""A trained network, or one with fresh weights, as the backbone of a detector or segmenter: at any image size."""
+"""A trained model, or one with fresh weights, as the backbone of a detector or segmenter: at any image size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ANY_SIZE: tuple[dict[str, Any], ...] = (
     {"dynamic_img_size": True},  # positions of timm's ViT, DeiT and EVA
     {},
 )
-"""How networks of timm are told to take images of any size: the first that a network understands."""
+"""How networks of timm are told to take images of any size: the first that a model understands."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def open_backbone(config: TransferConfig, canvas: tuple[int, int]) -> Opened:
 
     Args:
         config: the settings.
-        canvas: size of the images if the network takes one size alone.
+        canvas: size of the images if the model takes one size alone.
     """
     place = Path(config.backbone)
     if place.exists():
@@ -73,20 +73,19 @@ def _trained(config: TransferConfig, place: Path, canvas: tuple[int, int]) -> Op
     """The backbone of a run, or of a folder or file of weights."""
     if config.pretrained or config.model_kwargs:
         raise VitletError(
-            f"--backbone {place} is a network with weights and settings of its own; leave out --pretrained and"
-            " --model-kwargs."
+            f"--backbone {place} is a trained model with its own settings; leave out --pretrained and --model-kwargs."
         )
     file = find_weights(place)
     described = read_description(file)
     architecture, arguments = described.get("architecture"), described.get("model_args")
     if not isinstance(architecture, str) or not isinstance(arguments, dict):
         raise VitletError(
-            f"cannot tell which network the weights {file} are of: no config.json beside them names it. Use a run"
+            f"cannot determine the model of the weights {file}: there is no config.json beside them. Use a run"
             " folder, or a folder in timm's local-dir layout."
         )
     channels = arguments.get("in_chans", 3)
     if channels != 3:
-        raise VitletError(f"the backbone {place} reads images of {channels} channels; needed is one for 3 (RGB).")
+        raise VitletError(f"the backbone {place} takes images of {channels} channels; it must take 3 (RGB).")
     opened = build(architecture, arguments, canvas, config.drop_path)
     return replace(opened, note=f"backbone from {file}: {load_weights(opened.backbone.model, file)}")
 
@@ -99,7 +98,7 @@ def build(
     *,
     pretrained: bool = False,
 ) -> Opened:
-    """A network without classifier: for any image size if it can be had so, else for the canvas alone."""
+    """A model without classifier: for any image size if it can be had so, else for the canvas alone."""
     ours = ("in_chans", "img_size", "drop_path_rate")
     own = {key: value for key, value in arguments.items() if key not in ours}
     made_for = arguments.get("img_size")

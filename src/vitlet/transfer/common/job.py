@@ -1,4 +1,4 @@
-"""What the training of a detector and of a segmenter share, as the loop needs it."""
+"""Base class of the jobs that train detectors and segmentation models."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class TransferJob(Job):
 
     @cached_property
     def contents(self) -> dict[str, str]:
-        """Of each split, what tells the content of its images, masks and annotations from another."""
+        """Fingerprint of the content of images, masks and annotations by split."""
         files = {name: split.files() for name, split in self.splits.items()}
         return {name: content_print([(f"{p.parent.name}/{p.name}", p) for p in each]) for name, each in files.items()}
 
@@ -91,7 +91,7 @@ class TransferJob(Job):
         """The image size for backbones that take one alone, and for tasks."""
 
     def describe(self, opened: Opened, levels: Levels, **sizes: Any) -> dict[str, Any]:
-        """What beside the weights and the settings it takes to build the predictor again."""
+        """Values that the predictor needs beside weights and settings."""
         mean, std = opened.statistics()
         return {
             "job": self.config.JOB,
@@ -109,13 +109,13 @@ class TransferJob(Job):
         return (opened.note,) if opened.note else ()
 
     def batches(self, world: World) -> tuple[Batches, Any]:
-        """What is to be told the epoch and the step to start at, and the batches of this process."""
+        """The order of the batches, which takes the epoch and the first step, and the batches of this process."""
         config, own = self.config, self.config.grad_accum_steps
         parts = world.size * own
         if config.batch_size % parts:
             raise VitletError(
-                f"batch_size is {config.batch_size}, which {world.size} processes x {own} parts (grad_accum_steps) do"
-                " not divide; make it a multiple."
+                f"batch_size ({config.batch_size}) must be divisible by processes x grad_accum_steps"
+                f" ({world.size} x {own})."
             )
         mine = range(world.rank * own, (world.rank + 1) * own)
         images = range(len(self.samples))

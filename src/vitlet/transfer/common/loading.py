@@ -14,11 +14,11 @@ from vitlet.training.distributed import World
 
 
 class TrainingSamples(torch.utils.data.Dataset[Any], ABC):
-    """Training images with targets; batches are asked for as [(epoch, index), ...].
+    """Training images with targets; batches are indexed by [(epoch, index), ...].
 
     Args:
         images: one record per image.
-        seed: of the run.
+        seed: random seed of the run.
     """
 
     KEYS: ClassVar[int]

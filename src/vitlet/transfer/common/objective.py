@@ -18,7 +18,7 @@ GRIDS = Needs(every_grid=True)
 
 
 class DenseHead(nn.Module, ABC):
-    """What stands on the backbone."""
+    """Interface of heads on a backbone."""
 
     @abstractmethod
     def losses(self, features: Features, targets: Any) -> dict[str, Tensor]:
@@ -26,7 +26,7 @@ class DenseHead(nn.Module, ABC):
 
     @abstractmethod
     def predict(self, features: Features, sizes: Sequence[tuple[int, int]]) -> Any:
-        """What is found in each image; ``sizes`` are theirs before they were padded to one size."""
+        """Predictions for each image; ``sizes`` are the image sizes before padding."""
 
 
 class TransferObjective(Objective):

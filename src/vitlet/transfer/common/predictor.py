@@ -30,7 +30,7 @@ class DensePredictor(ABC):
 
     Args:
         config: the settings of its run.
-        backbone: of the model.
+        backbone: backbone of the model.
         levels: the maps that the backbone gives to the head.
         about: what beside weights and settings it takes to build it again: the ``config.json`` beside its weights.
 
@@ -81,7 +81,7 @@ class DensePredictor(ABC):
 
     @abstractmethod
     def make_head(self) -> DenseHead:
-        """The head as the settings say."""
+        """Build the head from the settings."""
 
     @abstractmethod
     def samples(self, split: Any) -> TrainingSamples:

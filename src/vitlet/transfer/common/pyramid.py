@@ -1,4 +1,4 @@
-"""From a backbone's grids to maps at several strides: its stages, or a pyramid made of its one grid."""
+"""Feature maps at several strides: the backbone's stages, or a pyramid made from its one grid."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Level:
 class Levels(nn.Module):
     """Maps from fine to coarse, each at twice the stride of the one before.
 
-    A network with stages gives the last grid of each stride, the last four at most; one with a single stride gets a
+    A model with stages gives the last grid of each stride, the last four at most; one with a single stride gets a
     simple feature pyramid: transposed convolutions for finer maps, pooling for coarser ones.
     """
 
@@ -52,7 +52,7 @@ class Levels(nn.Module):
             if coarse.stride != 2 * fine.stride:
                 raise VitletError(
                     f"{opened.architecture} has grids of strides {', '.join(str(each.stride) for each in self.levels)};"
-                    " needed is each twice the one before. Use another backbone."
+                    " each must be twice the previous one. Use another backbone."
                 )
         self.divisor = max(level.stride for level in self.levels)
 

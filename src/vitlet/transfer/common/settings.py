@@ -1,4 +1,4 @@
-"""Settings of a run that puts a trained backbone under a head; no torch here."""
+"""Settings that detection and segmentation share; imports no torch."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ from vitlet.errors import VitletError
 
 @dataclass(frozen=True)
 class TransferConfig(BaseConfig):
-    """What detection and segmentation share beyond the settings of every run."""
+    """Settings of detection and segmentation beyond those of every run."""
 
-    backbone: str = MODEL(
-        "resnet50", "run, folder or file of weights to start from, or name of a network with random weights"
-    )
+    backbone: str = MODEL("resnet50", "run, folder or file of trained weights, or name of a model with random weights")
     epochs: int = BaseConfig.redefault("epochs", 12)
     batch_size: int = BaseConfig.redefault("batch_size", 16)
     lr: float = BaseConfig.redefault("lr", 1e-4)
-    min_lr: float = OPTIM(0.0, "learning rate at the end of the cosine or of the line", NONNEGATIVE)
+    min_lr: float = OPTIM(0.0, "learning rate at the end of a cosine or linear schedule", NONNEGATIVE)
     clip_grad: float | None = BaseConfig.redefault("clip_grad", None)
     hflip: float | None = AUG(0.5, "probability of a horizontal flip", SHARE)
-    sched: Literal["step", "linear", "cosine"] = OPTIM("step", "of the learning rate after its warm-up")
-    decay_milestones: str = OPTIM("8,11", "of sched step: epochs after which the learning rate falls")
-    decay_rate: float = OPTIM(0.1, "of sched step: the factor by which it falls", POSITIVE)
+    sched: Literal["step", "linear", "cosine"] = OPTIM("step", "learning-rate schedule after the warm-up")
+    decay_milestones: str = OPTIM("8,11", "epochs after which sched step reduces the learning rate")
+    decay_rate: float = OPTIM(0.1, "factor by which sched step reduces the learning rate", POSITIVE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,4 +44,4 @@ def numbers(name: str, text: str) -> tuple[float, ...]:
             return found
     except ValueError:
         pass
-    raise VitletError(f"{name} is {text!r}; it needs to be numbers above 0 separated by commas, such as 8,11.")
+    raise VitletError(f"{name} must be numbers greater than 0 separated by commas, such as 8,11, got {text!r}.")

@@ -18,7 +18,7 @@ class Split(Protocol):
         ...
 
     def note(self) -> str:
-        """What there is, in words."""
+        """Description of the splits."""
         ...
 
     def parted(self, kept: Iterable[Any], held: Iterable[Any]) -> tuple[Self, Self]:

@@ -29,7 +29,7 @@ CanvasSizes = Sequence[tuple[int, int]]
 
 
 def region_pool(strides: Sequence[int], cells: int) -> MultiScaleRoIAlign:
-    """torchvision's pooling of regions to ``cells x cells``, told the strides of the maps.
+    """torchvision's RoIAlign to ``cells x cells`` with the given strides of the maps.
 
     Left alone it infers them from the first image that it sees: wrongly where that image is much lower than the canvas
     it is padded to, and for good. No checkpoint would hold them either.
@@ -88,7 +88,7 @@ class CascadeStage(RoIHeads):  # type: ignore[misc]  # torchvision has no types 
         return [clip_boxes_to_image(boxes, size) for boxes, size in zip(decoded, sizes, strict=True)]
 
     def mask_logits(self, maps: Maps, boxes: Boxes, sizes: CanvasSizes) -> Tensor:
-        """Of each box, for every class."""
+        """Mask logits of each box, for every class."""
         logits: Tensor = self.mask_predictor(self.mask_head(self.mask_roi_pool(maps, boxes, sizes)))
         return logits
 
@@ -108,10 +108,10 @@ class CascadeStage(RoIHeads):  # type: ignore[misc]  # torchvision has no types 
 
 
 class CascadeHeads(nn.Module):
-    """In place of torchvision's ``roi_heads``: three of them.
+    """Cascade of three stages in place of torchvision's ``roi_heads``.
 
     Args:
-        strides: of the maps that regions are pooled from.
+        strides: strides of the maps that regions are pooled from.
         channels: of these maps.
         width: units of the box heads.
         classes: with the background.
@@ -132,7 +132,7 @@ class CascadeHeads(nn.Module):
     def forward(
         self, maps: Maps, proposals: Boxes, sizes: CanvasSizes, targets: Any = None
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
-        """As torchvision's: detections in evaluation, losses in training."""
+        """Detections in evaluation, losses in training, as in torchvision."""
         if not self.training:
             return self._detections(maps, proposals, sizes), {}
         losses: dict[str, Tensor] = {}

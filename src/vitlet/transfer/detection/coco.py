@@ -77,7 +77,7 @@ class CocoSplit:
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """What deserves a word."""
+        """Counts for the description."""
         every = [(thing, image) for image in self.images for thing in image.things]
         without_area = [thing for thing, image in every if not thing.crowd and not _has_area(thing, image)]
         return {
@@ -88,7 +88,7 @@ class CocoSplit:
         }
 
     def note(self) -> str:
-        """What there is, in words."""
+        """Description of the dataset."""
         counts = ", ".join(f"{count} {what}" for what, count in self.counts.items() if count)
         boxes = sum(len(image.trained) for image in self.images)
         return f"{len(self.images)} images with {boxes} objects" + (f" ({counts})" if counts else "")
@@ -147,7 +147,7 @@ def read_split(file: Path, folders: Sequence[Path]) -> CocoSplit:
     for entry in content["annotations"]:
         where = f"{file}: annotation {entry.get('id') if isinstance(entry, dict) else entry!r}"
         if not isinstance(entry, dict):
-            raise VitletError(f"{where} needs to be an object.")
+            raise VitletError(f"{where} must be an object.")
         if not _is_among(entry.get("image_id"), listed):
             strangers["name images"].append(entry.get("image_id"))
         elif not _is_among(entry.get("category_id"), labels):
@@ -172,7 +172,7 @@ def _read_json(file: Path) -> dict[str, list[Any]]:
         content = json.loads(file.read_text(encoding="utf-8"))
     except json.JSONDecodeError as problem:
         raise VitletError(
-            f"{file} is no whole JSON: {problem.msg} in line {problem.lineno}, column {problem.colno}."
+            f"{file} is not valid JSON: {problem.msg} in line {problem.lineno}, column {problem.colno}."
         ) from problem
     except (OSError, ValueError, RecursionError) as problem:
         raise VitletError(f"cannot read {file}: {problem}.") from problem
@@ -218,16 +218,16 @@ def _listed_images(entries: Sequence[Any], file: Path) -> dict[int, Mapping[str,
 def _thing(entry: Mapping[str, Any], label: int, image: Mapping[str, Any], where: str) -> Thing:
     box = entry.get("bbox")
     if not isinstance(box, list) or len(box) != 4 or not all(is_number(side, LARGEST_NUMBER) for side in box):
-        raise VitletError(f"{where} has the box {str(box)[:80]}; it needs to be [left, top, width, height].")
+        raise VitletError(f"{where} must have a box [left, top, width, height], got {str(box)[:80]}.")
     left, top, width, height = (float(side) for side in box)
     segmentation = entry.get("segmentation") or None
     if segmentation is not None:
         segmentation = as_rle(segmentation, image["height"], image["width"], where)
     area, crowd = entry.get("area"), entry.get("iscrowd")
     if area is not None and not is_number(area, LARGEST_NUMBER):
-        raise VitletError(f"{where} has the area {str(area)[:80]}; it needs to be a number of pixels, or left out.")
+        raise VitletError(f"{where} must have an area in pixels, or none, got {str(area)[:80]}.")
     if crowd not in (None, 0, 1):
-        raise VitletError(f"{where} has iscrowd {str(crowd)[:80]!r}; it needs to be 0 or 1.")
+        raise VitletError(f"{where} must have iscrowd 0 or 1, got {str(crowd)[:80]!r}.")
     own = max(0.0, width) * max(0.0, height) if area is None else float(area)
     return Thing((left, top, width, height), label, bool(crowd), own, segmentation)
 
@@ -249,7 +249,7 @@ def _image_files(listed: Mapping[int, Mapping[str, Any]], folders: Sequence[Path
         if (height, width) != (entry["height"], entry["width"]):
             wrong.append(f"{paths[number]} has {height}x{width} pixels, its entry {entry['height']}x{entry['width']}")
     if wrong:
-        raise VitletError(f"{file}: {len(wrong)} images have another size than it says, the first: {wrong[0]}.")
+        raise VitletError(f"{file}: {len(wrong)} images have another size than stated, the first: {wrong[0]}.")
     return paths
 
 

@@ -47,11 +47,11 @@ class DetectionHead(DenseHead):
     """Everything of a detector but its backbone.
 
     Args:
-        levels: of the backbone.
+        levels: levels of the backbone.
         classes: without the background.
         kind: one stage, or a cascade.
         masks: stages of a cascade that have a mask head; None for boxes alone.
-        channels: of the pyramid and the mask head.
+        channels: channels of the pyramid and the mask head.
         width: units of the box head.
     """
 
@@ -85,10 +85,10 @@ class DetectionHead(DenseHead):
         self.neck, self.rpn, self.roi_heads, self.transform = rcnn.backbone, rcnn.rpn, rcnn.roi_heads, rcnn.transform
 
     def losses(self, features: Features, targets: Any) -> dict[str, Tensor]:
-        """Of the proposals and of the region heads.
+        """Losses of the region proposals and of the region heads.
 
         Args:
-            features: of the padded images.
+            features: features of the padded images.
             targets: for each image ``boxes`` ``(N, 4)`` as corners in pixels, ``labels`` from 1, ``masks``
                 ``(N, h, w)`` and ``size``, its height and width before padding.
         """
@@ -106,6 +106,6 @@ class DetectionHead(DenseHead):
         return found
 
     def at_size(self, found: dict[str, Tensor], size: tuple[int, int], original: tuple[int, int]) -> dict[str, Tensor]:
-        """The same over an image of another size, masks pasted into it: ``(N, 1, height, width)``."""
+        """Detections scaled to another image size, with masks pasted into it: ``(N, 1, height, width)``."""
         fitted: dict[str, Tensor] = self.transform.postprocess([dict(found)], [size], [original])[0]
         return fitted

@@ -32,7 +32,7 @@ class DetectionJob(TransferJob):
             raise VitletError(f"{self.config.data} has no training annotations; found {found}.")
         splits = with_validation(splits, self.config)
         if not any(image.trained for image in splits["train"].images):
-            raise VitletError(f"{splits['train'].file} holds no objects to learn from.")
+            raise VitletError(f"{splits['train'].file} contains no objects to learn from.")
         return splits
 
     def canvas(self) -> tuple[int, int]:
@@ -40,16 +40,16 @@ class DetectionJob(TransferJob):
         return padded_size(self.config.long_side, self.config.long_side, 32)
 
     def describe(self, opened: Opened, levels: Levels, **sizes: Any) -> dict[str, Any]:
-        """With the one size of all batches, where there is one, the categories, and whether there are masks."""
+        """Description with the fixed batch size, if any, the categories, and whether there are masks."""
         train, canvas = self.splits["train"], self.canvas() if self.config.tasks else opened.fixed
         described = super().describe(opened, levels, canvas=canvas)
         return {**described, "categories": list(train.categories), "masks": train.masks}
 
     def notes_on(self, opened: Opened) -> tuple[str, ...]:
-        """What becomes of masks and sizes."""
+        """Notes on masks and image sizes."""
         notes, (height, width), train = [*super().notes_on(opened)], self.canvas(), self.splits["train"]
         if not train.masks:
-            notes.append(f"boxes alone: {train.counts['objects without a mask']} objects have no mask")
+            notes.append(f"boxes only: {train.counts['objects without a mask']} objects have no mask")
         if self.config.tasks or opened.fixed:
             why = "tasks need one grid" if self.config.tasks else f"{opened.architecture} takes one image size"
             notes.append(f"images are padded to {height}x{width} pixels: {why}")

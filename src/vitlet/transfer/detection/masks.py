@@ -24,12 +24,12 @@ def as_rle(segmentation: Any, height: int, width: int, where: str) -> dict[str, 
     """Polygons or run lengths as compressed run lengths; ``empty`` says that no pixel is set."""
     if isinstance(segmentation, list):
         if not all(isinstance(polygon, list) for polygon in segmentation):
-            raise VitletError(f"{where} has a segmentation that is no list of polygons: [[x, y, x, y, ...], ...].")
+            raise VitletError(f"{where} has a segmentation that is not a list of polygons: [[x, y, x, y, ...], ...].")
         polygons = [polygon for polygon in segmentation if len(polygon) >= 6]
         for polygon in polygons:
             good = len(polygon) % 2 == 0 and all(isinstance(side, (int, float)) for side in polygon)
             if not good or not all(abs(side) <= 1e6 for side in polygon):
-                raise VitletError(f"{where} has a polygon that is no list of x, y, x, y, ... in pixels.")
+                raise VitletError(f"{where} has a polygon that is not a list of x, y, x, y, ... in pixels.")
         if not polygons:
             return {**_encoded(np.zeros((height, width), np.uint8)), "empty": True}
         found: dict[str, Any] = library().merge(library().frPyObjects(polygons, height, width))

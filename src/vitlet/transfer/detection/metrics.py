@@ -19,12 +19,12 @@ COCO_NUMBERS = ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large")
 
 @dataclass(frozen=True)
 class DetectionScores:
-    """COCO's numbers over a whole set, in percent; -1 where no object is of that size.
+    """COCO metrics over a set, in percent; -1 where no object is of that size.
 
     Attributes:
         count: images.
-        box: of boxes, by `COCO_NUMBERS`.
-        mask: of masks, empty for a detector without.
+        box: metrics of boxes, by `COCO_NUMBERS`.
+        mask: metrics of masks, empty for a detector without masks.
         per_class: box AP of each class, None where there is no object of it.
     """
 
@@ -42,7 +42,7 @@ class DetectionScores:
 
     @classmethod
     def from_dict(cls, numbers: Mapping[str, float]) -> DetectionScores:
-        """From the numbers of `to_dict`."""
+        """Create from the values of `to_dict`."""
         box, mask = (
             {name: numbers[f"{kind}_{name}"] for name in COCO_NUMBERS if f"{kind}_{name}" in numbers}
             for kind in ("box", "mask")
@@ -53,7 +53,7 @@ class DetectionScores:
 
 
 def detections(image: CocoImage, found: Mapping[str, Tensor], categories: Sequence[int]) -> list[dict[str, Any]]:
-    """What was found in an image as COCO's result entries.
+    """Detections of an image as COCO result entries.
 
     Args:
         image: which.

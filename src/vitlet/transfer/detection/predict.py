@@ -52,7 +52,7 @@ class Detector(DensePredictor):
         return [name for _, name in self.categories]
 
     def make_head(self) -> DetectionHead:
-        """As the settings say, without mask heads where there are no masks to learn from."""
+        """Build the head from the settings, without mask heads where there are no masks to learn from."""
         return DetectionHead(
             self.levels,
             len(self.classes),
@@ -76,7 +76,7 @@ class Detector(DensePredictor):
         return splits
 
     def detect(self, path: Path) -> Mapping[str, Tensor]:
-        """What is found in one file, in its own pixels."""
+        """Detections in one image file, in its own pixels."""
         pixels = read_image(path, 3)
         image = self.resizing.image(pixels, self.resizing.sides[-1])
         size, original = (image.shape[1], image.shape[2]), (pixels.shape[1], pixels.shape[2])
@@ -101,7 +101,7 @@ class Detector(DensePredictor):
 
     @torch.inference_mode()
     def predict(self, paths: Sequence[Path], folder: Path, *, score: float = 0.5) -> list[dict[str, Any]]:
-        """Objects of image files, surest first, each file with a picture of them."""
+        """Objects in image files, by descending score, with a picture for each file."""
         answers: list[dict[str, Any]] = []
         taken = beside(paths)
         make_folder(folder)
@@ -129,7 +129,7 @@ class Detector(DensePredictor):
         return objects
 
     def _draw(self, image: Tensor, found: Mapping[str, Tensor]) -> Any:
-        """The surest objects; below the picture, how many more there are."""
+        """Picture of the objects with the highest scores, and the number of the others."""
         left_out = len(found["scores"]) - MOST_DRAWN
         surest = found["scores"].argsort(descending=True, stable=True)[:MOST_DRAWN]
         pixels, found = as_pixels(image), {key: value[surest] for key, value in found.items()}
@@ -142,4 +142,8 @@ class Detector(DensePredictor):
             for label, score in zip(found["labels"].tolist(), found["scores"].tolist(), strict=True)
         ]
         picture = with_boxes(pixels, found["boxes"].tolist(), words, shades)
-        return picture if left_out <= 0 else with_note(picture, f"{left_out} more objects, less sure, are not drawn")
+        return (
+            picture
+            if left_out <= 0
+            else with_note(picture, f"{left_out} more objects, with lower scores, are not drawn")
+        )

@@ -21,7 +21,7 @@ from vitlet.transfer.detection.settings import STEP
 
 @dataclass(frozen=True)
 class Resizing:
-    """How images come to the detector's size.
+    """Image resizing for detection.
 
     Attributes:
         sides: shorter sides that training draws from; evaluation uses the last.

@@ -1,4 +1,4 @@
-"""The settings of ``vitlet detect train``; no torch here."""
+"""Settings of ``vitlet detect train``; imports no torch."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from vitlet.errors import VitletError
 from vitlet.transfer.common.settings import TransferConfig
 
 STEP = 32
-"""Shorter sides of multi-scale training are this far apart."""
+"""Step, in pixels, between the shorter sides of multi-scale training."""
 
 
 @dataclass(frozen=True)
 class DetectConfig(TransferConfig):
-    """A run that trains a detector."""
+    """Settings of a run that trains a detector."""
 
     JOB: ClassVar[str] = "detect train"
 
     data: str = DATA("coco", "folder with annotations/instances_*.json and the images, or COCO files beside images")
-    head: Literal["mask-rcnn", "cascade"] = MODEL("mask-rcnn", "Mask R-CNN, or three cascaded stages of it")
-    cascade_masks: Literal["last", "all"] = MODEL("last", "of cascade: the stages that have a head for masks")
-    min_side: int = AUG(480, "shorter side of training images, drawn in steps of 32 between this ...", COUNT)
-    max_side: int = AUG(800, "... and this, which evaluation uses", COUNT)
-    long_side: int = AUG(1333, "longer side at most", COUNT)
+    head: Literal["mask-rcnn", "cascade"] = MODEL(
+        "mask-rcnn", "detection head: Mask R-CNN, or Cascade Mask R-CNN with three stages"
+    )
+    cascade_masks: Literal["last", "all"] = MODEL("last", "stages of head cascade that have a mask head")
+    min_side: int = AUG(480, "smallest shorter side of training images; drawn in steps of 32 up to max_side", COUNT)
+    max_side: int = AUG(800, "largest shorter side of training images, and the shorter side in evaluation", COUNT)
+    long_side: int = AUG(1333, "maximum of the longer side", COUNT)
     head_width: int = MODEL(256, "channels of the feature pyramid and of the mask head", COUNT)
     box_width: int = MODEL(1024, "units of the box head", COUNT)
 
@@ -32,8 +34,8 @@ class DetectConfig(TransferConfig):
         super().__post_init__()
         if not self.min_side <= self.max_side <= self.long_side:
             raise VitletError(
-                f"min_side, max_side and long_side are {self.min_side}, {self.max_side} and {self.long_side}; each"
-                " needs to be at least the one before."
+                "min_side, max_side and long_side must not decrease, got"
+                f" {self.min_side}, {self.max_side} and {self.long_side}."
             )
         if self.cascade_masks != "last" and self.head != "cascade":
-            raise VitletError("cascade_masks is given, but head is not cascade. Add --head cascade.")
+            raise VitletError("cascade_masks requires head cascade. Add --head cascade.")

@@ -45,7 +45,7 @@ class SegmentationJob(TransferJob):
         return self.config.crop_size
 
     def describe(self, opened: Opened, levels: Levels, **sizes: Any) -> dict[str, Any]:
-        """With the classes; refuses crops that the strides do not divide."""
+        """Description with the classes; refuses crop sizes that the strides do not divide."""
         height, width = self.config.crop_size
         if height % levels.divisor or width % levels.divisor:
             raise VitletError(

@@ -68,13 +68,13 @@ class MaskedSplit:
         return replace(self, images=tuple(kept)), replace(self, images=tuple(held), counts=Counter())
 
     def note(self) -> str:
-        """What there is, in words."""
+        """Description of the dataset."""
         counts = self.counts
         parts = [f"{counts[kind]} {kind} masks" for kind in ("palette", "16-bit") if counts[kind]]
         if counts["ignored pixels"]:
             parts.append(f"{100 * counts['ignored pixels'] / counts['pixels']:.1f} % of the pixels ignored")
         if counts["images without a class"]:
-            parts.append(f"{counts['images without a class']} images ignored whole")
+            parts.append(f"{counts['images without a class']} images ignored entirely")
         return f"{len(self.images)} images" + (f" ({', '.join(parts)})" if parts else "")
 
 
@@ -84,7 +84,7 @@ def open_masks(data: Path, ignore: int, *, names: Sequence[str] = (), ade: bool 
     Args:
         data: the folder.
         ignore: value in the files that does not count.
-        names: of classes, for a folder that does not name its own.
+        names: names of classes, for a folder that does not name its own.
         ade: whether validation images alone that lie as ADE20K's do are ADE20K's.
     """
     if not data.is_dir():
@@ -110,7 +110,7 @@ def open_masks(data: Path, ignore: int, *, names: Sequence[str] = (), ade: bool 
         raise VitletError(f"every pixel of the masks in {data} is ignored: nothing can be learned.")
     classes = tuple(names) or tuple(f"class {index}" for index in range(largest + 1))
     if len(classes) > IGNORED:
-        raise VitletError(f"{data} has {len(classes)} classes; at most {IGNORED} can be told apart.")
+        raise VitletError(f"{data} has {len(classes)} classes; at most {IGNORED} are supported.")
     return {
         split: MaskedSplit(tuple(pairs), classes, shift, ignore, scanned[split][0]) for split, pairs in found.items()
     }
@@ -137,7 +137,7 @@ def _matched(images: Path, masks: Path) -> list[MaskedImage]:
     alone = [one[stem] for one, other in ((pictures, found), (found, pictures)) for stem in one if stem not in other]
     if alone:
         raise VitletError(
-            f"{len(alone)} files of {images} and {masks} have no partner of the same name, the first: {alone[0]}."
+            f"{len(alone)} files of {images} and {masks} have no counterpart of the same name, the first: {alone[0]}."
         )
     if not pictures:
         raise VitletError(f"{images} holds no images.")
@@ -205,7 +205,8 @@ def _scanned(pairs: Sequence[MaskedImage], shift: int, ignore: int, classes: int
         raise VitletError(f"{len(sizes)} masks have another size than their images, the first: {sizes[0]}.")
     if beyond:
         raise VitletError(
-            f"{len(beyond)} masks hold values that are no class, the first: {beyond[0]}. If that value does not count,"
+            f"{len(beyond)} masks contain values that are not classes, the first: {beyond[0]}. If that value is to be"
+            " ignored,"
             " use --ignore-index."
         )
     return counts, largest

@@ -1,4 +1,4 @@
-"""How well pixels are classified, exact over all pixels of a set."""
+"""Segmentation metrics, exact over all pixels of a set."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SegmentationScores:
 
     @classmethod
     def from_dict(cls, numbers: Mapping[str, float]) -> SegmentationScores:
-        """From the numbers of `to_dict`."""
+        """Create from the values of `to_dict`."""
         return cls(int(numbers["count"]), numbers["mIoU"], numbers["mAcc"], numbers["pixel_accuracy"])
 
 

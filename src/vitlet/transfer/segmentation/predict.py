@@ -51,7 +51,7 @@ class Segmenter(DensePredictor):
         return list(self.about["classes"])
 
     def make_head(self) -> SegmentationHead:
-        """As the settings say."""
+        """Build the head from the settings."""
         channels, auxiliary = self.config.decoder_channels, self.config.auxiliary
         return SegmentationHead(self.levels, len(self.classes), channels=channels, auxiliary=auxiliary)
 

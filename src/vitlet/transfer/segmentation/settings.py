@@ -1,4 +1,4 @@
-"""The settings of ``vitlet segment train``; no torch here."""
+"""Settings of ``vitlet segment train``; imports no torch."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from vitlet.values import ImageSize
 
 @dataclass(frozen=True)
 class SegmentConfig(TransferConfig):
-    """A run that trains a segmenter."""
+    """Settings of a run that trains a segmentation model."""
 
     JOB: ClassVar[str] = "segment train"
 
     data: str = DATA("ade20k", "folder with images and masks, split into train and val or not; or ADE20K's layout")
-    img_size: ImageSize | None = MODEL((512, 512), "training crops, a side or HEIGHTxWIDTH")
-    short_side: int | None = AUG(None, "shorter side of images before they are rescaled (default: of img_size)", COUNT)
-    rescale_min: float = AUG(0.5, "training images are rescaled by a factor between this ...")
-    rescale_max: float = AUG(2.0, "... and this")
-    photometric: bool = AUG(True, "change brightness, contrast, saturation and hue of training images")
-    test_scales: str = AUG("1", "average the answers at these scales in evaluation, such as 0.5,0.75,1,1.25")
-    ignore_index: int = DATA(255, "value of mask pixels that do not count", NONNEGATIVE)
+    img_size: ImageSize | None = MODEL((512, 512), "size of training crops, a side or HEIGHTxWIDTH")
+    short_side: int | None = AUG(None, "shorter side of images before rescaling (default: that of img_size)", COUNT)
+    rescale_min: float = AUG(0.5, "smallest factor of random rescaling of training images")
+    rescale_max: float = AUG(2.0, "largest factor of random rescaling of training images")
+    photometric: bool = AUG(True, "jitter brightness, contrast, saturation and hue of training images")
+    test_scales: str = AUG("1", "scales over which evaluation averages predictions, such as 0.5,0.75,1,1.25")
+    ignore_index: int = DATA(255, "value of mask pixels to ignore", NONNEGATIVE)
     decoder_channels: int = MODEL(512, "channels of UPerNet", COUNT)
     auxiliary: float = OPTIM(0.4, "weight of the auxiliary head's loss; 0 for none", NONNEGATIVE)
     epochs: int = TransferConfig.redefault("epochs", 100)
@@ -37,8 +37,8 @@ class SegmentConfig(TransferConfig):
         numbers("test_scales", self.test_scales)
         if not 0 < self.rescale_min <= self.rescale_max:
             raise VitletError(
-                f"rescale_min and rescale_max are {self.rescale_min:g} and {self.rescale_max:g}; needed are two factors"
-                " above 0, the second at least the first."
+                "rescale_min must be greater than 0 and at most rescale_max, got"
+                f" {self.rescale_min:g} and {self.rescale_max:g}."
             )
 
     @property

@@ -22,9 +22,9 @@ class SegmentationHead(DenseHead):
     """Everything of a segmenter but its backbone.
 
     Args:
-        levels: of the backbone.
-        classes: of pixels.
-        channels: of the decoder.
+        levels: levels of the backbone.
+        classes: classes of pixels.
+        channels: channels of the decoder.
         auxiliary: weight of a small head on the last level but one, which helps the backbone to learn; 0 for none.
     """
 
@@ -48,7 +48,7 @@ class SegmentationHead(DenseHead):
         """Cross-entropy of the decoder and of the auxiliary head.
 
         Args:
-            features: of the crops.
+            features: features of the crops.
             targets: classes ``(B, height, width)``, `IGNORED` where none counts.
         """
         scores, maps = self.logits(features)
