@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 ON_LENGTH = """\
 --minutes is the time of all runs together (default: 20): every size gets the same share of the epochs that `vitlet
-train` takes for so many images. With --epochs every run has so many, and there is no limit. With --init and --freeze a linear
-classifier on frozen features is measured instead, in seconds. Stopped, the same command with --output goes on."""
+train` takes for so many images. With --epochs every run has that many, and there is no time limit. With --init and
+--freeze a linear classifier on frozen features is measured instead, in seconds. The same command with --output
+continues a curve that was stopped."""
 
 
 def parser() -> Parser:
