@@ -50,7 +50,7 @@ def test_members_differ_and_keep_what_was_given() -> None:
     choice = choose_for(RunConfig(lr=0.1), {"lr"}, found, "cpu")
     members = member_settings(choice, ["lr"])
     assert [each.model for each in members] == [
-        f"{name}_for_64px" for name in ("resnet_s", "hybrid_s", "resnet_m", "convstem_vit_s")
+        f"{name}_for_64px" for name in ("resnet_s", "botnet_s", "resnet_m", "convstem_vit_s")
     ]
     assert {each.lr for each in members} == {0.1} and {each.seed for each in members} == {0}
     assert {each.img_size for each in members} == {(64, 64)}  # an ensemble shows all the same image
@@ -58,7 +58,7 @@ def test_members_differ_and_keep_what_was_given() -> None:
     config = RunConfig.from_dict({"task": {"drloc": 0.5}})
     choice = choose_for(config, {"task"}, found, "cpu")
     asked = member_settings(choice, ["task"])
-    assert [each.model.split("_")[0] for each in asked] == ["hybrid", "convstem"]
+    assert [each.model.split("_")[0] for each in asked] == ["botnet", "convstem"]
     assert all(each.tasks == config.tasks for each in asked)
 
 
@@ -94,7 +94,7 @@ def test_a_search_is_a_run_for_every_command(
     assert main(words(shared_folder, output)) == 0
     seconds = time.monotonic() - began
     printed = capsys.readouterr().out
-    assert "member 1 of 2: resnet_s_for_32px" in printed and "member 2 of 2: hybrid_s_for_32px" in printed
+    assert "member 1 of 2: resnet_s_for_32px" in printed and "member 2 of 2: botnet_s_for_32px" in printed
     assert "best so far" in printed and "tested once" in printed
     record = read_search(output)
     assert record.done and len(record.members) == 2 and record.test is not None

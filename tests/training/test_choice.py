@@ -84,9 +84,9 @@ def test_what_is_given_is_kept_and_the_rest_follows() -> None:
     assert chosen("--grad-accum-steps", "128").batch_size == 128
     assert chosen("--minutes", "3").epochs == RunConfig().epochs
     tasks = chosen("--task", "attention-distance=0.1")
-    assert tasks.model == "hybrid_s_for_64px" and tasks.tasks == {"attention-distance": TaskConfig(0.1)}
+    assert tasks.model == "botnet_s_for_64px" and tasks.tasks == {"attention-distance": TaskConfig(0.1)}
     assert chosen("--task", "none").tasks == {}
-    assert chosen("--positions", "off").model == "hybrid_s_for_64px"
+    assert chosen("--positions", "off").model == "botnet_s_for_64px"
 
 
 def test_signs_are_not_mirrored_and_grey_stays_grey() -> None:
