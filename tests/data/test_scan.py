@@ -105,7 +105,8 @@ def test_every_unreadable_file_is_listed_with_its_reason(tmp_path: Path) -> None
     reasons = {Path(item.name).name: item.reason for item in report.unreadable}
     assert set(reasons) == {"truncated.jpg", "empty.png", "text.png", "bomb.png", "gone.png"}
     assert "truncated" in reasons["truncated.jpg"].lower() and "empty" in reasons["empty.png"]
-    assert "no image" in reasons["text.png"] and "pixels" in reasons["bomb.png"] and "No such" in reasons["gone.png"]
+    assert "not in a supported image format" in reasons["text.png"]
+    assert "pixels" in reasons["bomb.png"] and "No such" in reasons["gone.png"]
     assert not any("0x" in reason for reason in reasons.values())
     assert report.counts["train"] == (2, 2)
     text = "\n".join(scan_lines(report))
