@@ -182,7 +182,7 @@ NOT_CALLED = {"Attached", "Outcome", "functional", "testing", "__version__"}
 @pytest.mark.parametrize("name", sorted(set(vitlet.__all__) - NOT_CALLED))
 def test_examples_in_docstrings_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     code = examples(name)
-    assert f"vitlet.{name}(" in code or name == "VitletError"
+    assert f"{name}(" in code or name == "VitletError"
     trained: list[vitlet.RunConfig] = []
     if name in ("train", "RunConfig"):  # a training of minutes; its settings are checked all the same
         result = SimpleNamespace(val=SimpleNamespace(top1=0.0), path="run")

@@ -134,7 +134,7 @@ def test_bad_input_is_refused(run: Path, pool: Path, tmp_path: Path, capsys: pyt
     broken.mkdir()
     (broken / "one.png").write_bytes(b"nothing")
     cases = {
-        "holds no images": [str(run), str(empty)],
+        "contains no images": [str(run), str(empty)],
         "11 images were asked for, but 10 of the pool are new": [str(run), str(pool), "-n", "11"],
         "none of the 1 images of the pool is new and readable": [str(run), str(broken)],
         "-n and --batch-size must be 1 or more": [str(run), str(pool), "-n", "0"],

@@ -368,7 +368,7 @@ def test_bad_requests() -> None:
     images = Arrays.of(np.zeros((2, 8, 8), dtype=np.uint8), [0, 5])
     with pytest.raises(VitletError, match="label 5, but there are 2 classes"):
         scan_dataset(Dataset(("a", "b"), images, None, None, ""))
-    with pytest.raises(VitletError, match="holds no image"):
+    with pytest.raises(VitletError, match="contains no image"):
         scan_dataset(Dataset(("a", "b"), Subset(images, ()), None, None, ""))
     with pytest.raises(VitletError, match="at least one channel"):
         scan_dataset(Dataset(("a", "b"), images, None, None, ""), channels=0)

@@ -38,6 +38,7 @@ MADE_SMALL: dict[str, dict[str, Any]] = {
     "cvt": {"embed_dims": (16, 32, 48), "depths": (1, 1, 2), "num_heads": (1, 2, 3)},
     "swin": {"embed_dim": 12, "depths": (2, 1, 1), "num_heads": (1, 2, 3)},
     "resnet": {"layers": (1, 1, 1, 1), "channels": (8, 16, 24, 32)},
+    "botnet": {"layers": (1, 1, 1, 1), "channels": (8, 16, 24, 32)},
     "hybrid": {**NARROW, "channels": (8, 16, 24, NARROW["embed_dim"])},
     "convstem": {**NARROW, "stem_width": 8},
 }
@@ -79,7 +80,7 @@ every = pytest.mark.parametrize("name", NAMES)
 
 def test_there_are_all_of_them() -> None:
     assert {"cvt_13", "cvt_21", "t2t_vit_7", "t2t_vit_12", "t2t_vit_14", "t2t_vit_19", "t2t_vit_24"} <= set(NAMES)
-    assert sum(name.endswith("px") for name in REGISTERED) == 18 + 3 * 5 * 5
+    assert sum(name.endswith("px") for name in REGISTERED) == 18 + 4 * 5 * 5
 
 
 @pytest.mark.parametrize("looked_up", ["", "from importlib.util import find_spec; assert find_spec('timm');"])
@@ -212,7 +213,7 @@ def test_layer_decay_reaches_every_parameter(name: str) -> None:
 @every
 def test_features_only_and_pruning(name: str) -> None:
     options = MADE_SMALL.get(name.split("_")[0], {})
-    sized = {} if name.startswith("resnet") else {"img_size": wide(name)}
+    sized = {} if name.startswith(("resnet", "botnet")) else {"img_size": wide(name)}
     features = timm.create_model(name, features_only=True, out_indices=(0, 1), **options, **sized).eval()
     with torch.no_grad():
         maps = features(noise(name))
@@ -242,7 +243,7 @@ def test_weights_come_back_and_bfloat16_agrees(name: str) -> None:
 @every
 def test_backbone_finds_size_and_positions_go(name: str) -> None:
     model, images = make(name), noise(name)
-    if not name.startswith("resnet"):
+    if not name.startswith(("resnet", "botnet")):
         assert model_img_size(model) == wide(name)
     backbone = vitlet.TimmBackbone(model, img_size=wide(name))
     features = backbone(View(images), Needs(every_grid=True, after_norm=True))

@@ -101,7 +101,7 @@ def test_without_labels_it_is_pretraining() -> None:
     outcome = objective(batch()[0])
     assert list(outcome.parts) == ["drloc"]
     outcome.loss.backward()
-    with pytest.raises(vitlet.VitletError, match="nothing to learn"):
+    with pytest.raises(vitlet.VitletError, match="nothing to train"):
         vitlet.Objective(vitlet.TimmBackbone(small_vit()))(batch()[0])
 
 
@@ -146,7 +146,7 @@ def test_a_network_in_any_precision(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("terms", "words"),
     [
-        (lambda: [vitlet.Term(vitlet.DRLoc(), -0.5)], "weight of 'drloc' is -0.5"),
+        (lambda: [vitlet.Term(vitlet.DRLoc(), -0.5)], "weight of 'drloc' must be at least 0, got -0.5"),
         (lambda: [vitlet.Term(vitlet.DRLoc()), vitlet.Term(vitlet.DRLoc())], "different names"),
         (lambda: [vitlet.Term(Probe("criterion"))], "different names"),
     ],

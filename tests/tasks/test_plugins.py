@@ -79,7 +79,7 @@ def test_an_installed_task_has_a_name_and_flags(tmp_path: Path) -> None:
     assert "border: Tell how far each token is from the border. (suggested weight 0.3)" in shown.stdout
     assert "--border.loss" in shown.stdout and "l1 or squared error" in shown.stdout
     assert "IMPORTED" not in shown.stderr
-    helped = vitlet(tmp_path, "train", "--help")
+    helped = vitlet(tmp_path, "train", "--help-task", "border")
     assert "--border.loss l1|mse" in helped.stdout and "--border.view" in helped.stdout
     assert "IMPORTED" not in helped.stderr
 

@@ -98,7 +98,7 @@ def test_a_run_opens_with_a_line_per_fact_and_ends_with_a_verdict(
     facts = [
         "24 training images of 3 classes (digit 0, digit 1, digit 2), 12 validation, 12 test images",
         "vit_tiny_patch16_224 with 0.02 M parameters, images of 16 x 16 px",
-        "1 epoch of 3 steps, 8 images a step, learning rate 0.001",
+        "1 epoch of 3 steps, 8 images per step, learning rate 0.001",
         "tasks: drloc (weight 0.5)",
     ]
     assert lines[:4] == [f"train: {fact}" for fact in facts]

@@ -22,8 +22,8 @@ from vitlet.tasks.declared import declared_options, declared_weight, require_tas
 from vitlet.values import ImageSize, Names
 
 FIRST = {
-    *("data", "model", "backbone", "head", "pretrained", "img_size", "minutes", "epochs", "batch_size", "lr", "seed"),
-    *("aug", "task", "device", "output", "resume", "config"),
+    *("data", "model", "backbone", "pretrained", "img_size", "minutes", "epochs", "batch_size", "lr", "seed"),
+    *("aug", "task", "device", "output", "resume"),
 }
 """The settings that ``--help`` shows; the others are shown by ``--help-all``."""
 

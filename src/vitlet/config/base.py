@@ -152,9 +152,7 @@ class LocationSettings(Settings):
     nproc: int | None = RUN(None, "processes to start on this machine (for several machines: torchrun)", COUNT)
     output: str | None = RUN(None, "run folder (default: a new one in runs/)")
     overwrite: bool = RUN(False, "empty the run folder first if it exists")
-    resume: str | None = RUN(
-        None, "run folder to continue; auto: that of --output, or the latest one of this command, if there is one"
-    )
+    resume: str | None = RUN(None, "run folder to continue; auto: that of --output, or the latest of this command")
 
 
 @dataclass(frozen=True)

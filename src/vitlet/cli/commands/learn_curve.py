@@ -31,6 +31,7 @@ def parser() -> Parser:
     about = "images to measure accuracy on, val or test (default: val)"
     parser.add_argument("--split", choices=("val", "test"), default="val", metavar="NAME", help=about)
     add_run_flags(parser)
+    parser.hidden |= {"pretrained", "resume"}
     return parser
 
 

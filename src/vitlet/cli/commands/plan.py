@@ -40,6 +40,7 @@ def parser() -> Parser:
     parser.add_usual("--json")
     add_settings(parser, PlanRequest)
     add_recipe_flags(parser, add_run_flags(parser)[RUN])
+    parser.hidden |= {"minutes", "lr", "seed", "aug", "output", "resume"}  # which change nothing here
     return parser
 
 

@@ -95,7 +95,7 @@ class Listed(Files):
 
 
 def read_listed(home: Path, entries: Iterable[tuple[str, int]], source: Path) -> Listed:
-    """Files under ``home`` by the names that the list ``source`` gives them; a name that leads out of it is refused."""
+    """Files under ``home`` by the names in the list ``source``; a name that points outside of it is refused."""
     inside: dict[PurePosixPath, dict[str, bool]] = {}
     labels: dict[str, int] = {}
     paths: list[Path] = []
@@ -104,8 +104,8 @@ def read_listed(home: Path, entries: Iterable[tuple[str, int]], source: Path) ->
         path = contained_path(entry)
         if path is None or not path.name:
             raise VitletError(
-                f"{source} lists {entry!r}, which leads out of the data folder; relative paths inside it are needed."
-                " Get the official list."
+                f"{source} lists {entry!r}, which points outside of the data folder; needed are relative paths"
+                " inside it. Get the official list."
             )
         name = str(path)
         if name in labels:

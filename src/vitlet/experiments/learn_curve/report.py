@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from PIL import Image
-
 from vitlet.analysis.report.document import Section, write_page
 from vitlet.analysis.report.rendering import number, picture
+from vitlet.data.decode import open_image
 from vitlet.errors import VitletError
 from vitlet.experiments.learn_curve.record import PICTURE, read_curve
 
@@ -20,7 +19,7 @@ def report_curve(folder: Path, output: Path) -> Path:
         raise VitletError(
             f"the learning curve {folder} is not finished ({done}); the same command with --output goes on."
         )
-    with Image.open(folder / PICTURE) as opened:
+    with open_image(folder / PICTURE) as opened:
         drawn = picture(opened.convert("RGB"), "accuracy against training images", lossless=True)
     head = ["run", "model", "training images", "seed", "epochs", f"{record.split} accuracy, %"]
     rows = []

@@ -206,7 +206,7 @@ def _listed_images(entries: Sequence[Any], file: Path) -> dict[int, Mapping[str,
             )
         name = PurePosixPath(entry["file_name"])
         if name.is_absolute() or ".." in name.parts or re.match(r"[A-Za-z]:|.*\\", entry["file_name"]):
-            raise VitletError(f"{file}: the file name {entry['file_name']!r} leads out of the folder of images.")
+            raise VitletError(f"{file}: the file name {entry['file_name']!r} points outside of the folder of images.")
         if entry["id"] in listed:
             raise VitletError(f"{file}: two images have the id {entry['id']}.")
         listed[entry["id"]] = entry
