@@ -190,7 +190,7 @@ def test_examples_in_docstrings_run(name: str, monkeypatch: pytest.MonkeyPatch) 
     model = timm.create_model("test_vit", img_size=16, patch_size=4, num_classes=1000)
     images, labels = torch.randn(2, 3, 16, 16), torch.tensor([0, 1])
     given = {"model": model, "images": images, "labels": labels, "criterion": torch.nn.functional.cross_entropy}
-    given |= {"vitlet": vitlet, "timm": timm, "torch": torch, "torchvision": torchvision}
+    given |= {name: getattr(vitlet, name), "vitlet": vitlet, "timm": timm, "torch": torch, "torchvision": torchvision}
     given["optimizer"] = torch.optim.AdamW(model.parameters())
     code = code.replace("img_size=64)", "img_size=16)") if name == "attach" else code
     exec(compile(code, f"{name}.py", "exec"), given)
