@@ -63,8 +63,8 @@ def nearest(word: str, known: Iterable[str], count: int = 3) -> str:
 
 
 def first_line(problem: Exception) -> str:
-    """First line of another library's error message."""
-    lines = [line for line in str(problem).strip().splitlines() if line.strip()]
+    """First line of another library's error message that has words; else the kind of the error."""
+    lines = [line for line in str(problem).strip().splitlines() if any(map(str.isalpha, line))]
     return (lines[0] if lines else type(problem).__name__).rstrip(".")
 
 

@@ -26,7 +26,7 @@ NESTED = ("state_dict_ema", "model_ema", "state_dict", "model", "module")
 PREFIXES = ("module.", "_orig_mod.", "model.", "backbone.")
 """What wrappers (DDP, torch.compile, Lightning) put before every name."""
 
-AGAIN = "Fetch or copy the file again"
+AGAIN = "Download or copy the file again"
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:
