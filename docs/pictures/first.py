@@ -20,7 +20,7 @@ from matplotlib import pyplot as plt
 
 HERE = Path(__file__).parent
 TABLE = HERE.parents[1] / "benchmarks" / "results" / "versus.csv"
-ARMS = {"expert": "expert's script", "resnet": "vitlet, ResNet", "hybrid+sprel": "vitlet, hybrid + task"}
+ARMS = {"expert": "expert's script", "resnet": "vitlet, ResNet", "botnet+sprel": "vitlet, BoTNet + task"}
 COLOURS = ("#9aa5b1", "#0b7285", "#e8590c")
 DATASETS = {"imagenette-852": "Imagenette\n852 images", "cifar10-2000": "CIFAR-10\n2,000 images"}
 DATASETS |= {"flowers102": "Flowers-102\n1,020 images"}
@@ -43,7 +43,7 @@ def draw_tokens(axis: Any) -> None:
     start, end = first[::-1], second[::-1]
     style = {"arrowstyle": "-|>", "color": "black", "linewidth": 2, "shrinkA": 16, "shrinkB": 16}
     axis.annotate("", end, start, arrowprops=style)
-    axis.set_title("Beside the labels, a network tells\nwhere its own tokens are", fontsize=12)
+    axis.set_title("Beside the labels, a model tells\nwhere its own tokens are", fontsize=12)
     axis.set_xlabel("sprel: A is above and left of B\ndrloc: B is 3 rows and 2 columns from A", fontsize=10.5)
 
 

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from vitlet.config import BaseConfig, RunConfig
 from vitlet.data.images import Dataset
 from vitlet.data.randomness import mix_seed
-from vitlet.errors import InterruptedRunError, VitletError
+from vitlet.errors import InterruptedRunError
 from vitlet.objective import Outcome
 from vitlet.training.budget import count_time, last_epoch_in_time, left_open, planned_job, planned_settings
 from vitlet.training.choice import Choice
@@ -45,7 +45,7 @@ from vitlet.training.evaluate import Scores
 from vitlet.training.finish import RunResult, finish, finished, score
 from vitlet.training.job import Batches, Job
 from vitlet.training.jobs import ImageJob, job_class
-from vitlet.training.not_finite import not_finite_error
+from vitlet.training.not_finite import not_finite_error, one_value_error
 from vitlet.training.optim import make_autocast
 from vitlet.training.progress import Above, Reporter
 from vitlet.training.resume import find_unfinished, given_settings, is_sharded, resumed
@@ -108,12 +108,8 @@ def train_job(
     """Train any kind of job.
 
     Args:
-        config: the settings.
-        find_job: the job of the settings, once it is known which run goes on.
-        title: what the progress is called.
-        given: as in `train`.
-        watch: as in `train`.
-        above: as in `train`.
+        config, title, given, watch, above: as in `train`.
+        find_job: the kind of job of the settings, once it is known which run is resumed.
         options: further arguments of the job's ``build``.
     """
     watch = watch or Stopwatch()
@@ -123,12 +119,7 @@ def train_job(
         except RuntimeError as problem:
             raise lost_process(problem, world) or problem from problem
         except ValueError as problem:
-            if "more than 1 value per channel" not in str(problem):
-                raise
-            raise VitletError(
-                "batch normalization found one value per channel, which has no variance: one image, where the grid is"
-                " 1x1. Use a larger --batch-size (for each process and accumulated part), or larger images."
-            ) from problem
+            raise one_value_error(problem) or problem from problem
 
 
 def _train(

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vitlet.errors import NotFiniteError
+from vitlet.errors import NotFiniteError, VitletError
 from vitlet.objective import Outcome
 from vitlet.training.distributed import World
 from vitlet.training.job import Batches
@@ -45,4 +45,14 @@ def not_finite_error(
         f" gradient norm {float(norm):g}; process {worst['process']}, training images {shown} (all of them in"
         f" {saver.path / 'not_finite.json'}). The step was not taken. {rest} Lower --lr or the"
         " task's weight, or train without --amp."
+    )
+
+
+def one_value_error(problem: ValueError) -> VitletError | None:
+    """The error message of batch normalization on one value per channel; None for another problem."""
+    if "more than 1 value per channel" not in str(problem):
+        return None
+    return VitletError(
+        "batch normalization found one value per channel, which has no variance: one image, where the grid is 1x1."
+        " Use a larger --batch-size (for each process and accumulated part), or larger images."
     )
