@@ -252,7 +252,7 @@ def test_a_search_from_a_released_file_is_a_run(
 ) -> None:
     mobile_sam(tmp_path / "mobile_sam.pt")
     monkeypatch.setattr(portfolio, "SHORT", 0.0)
-    monkeypatch.setattr(portfolio, "measure_speed", lambda job: None)
+    monkeypatch.setattr(portfolio, "measure_speed", lambda job, watch: None)
     monkeypatch.setattr(portfolio, "expected_seconds", lambda job, world, speed: (20.0, {}))
     monkeypatch.setattr("vitlet.training.clock.STARTED", time.monotonic())
     words = [
