@@ -122,7 +122,7 @@ def test_nproc(data: Path, tmp_path: Path) -> None:
     words = command(data, tmp_path / "run", "--epochs", "2", "--nproc", "2")
     done = subprocess.run([sys.executable, "-m", "vitlet", *words], env=ONE_THREAD, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "8 images a step (processes x accumulated parts x images: 2 x 1 x 4)" in done.stdout
+    assert "8 images per step (processes x micro-batches x images: 2 x 1 x 4)" in done.stdout
     assert done.stdout.count("epoch 2/2") == 1  # one process talks
     newest, _ = Checkpoints(tmp_path / "run" / "checkpoints").newest()
     assert newest is not None
