@@ -134,7 +134,7 @@ def test_nproc(data: Path, tmp_path: Path) -> None:
         text=True,
     )
     assert odd.returncode == 2
-    assert odd.stderr.count("batch_size is 9, which 2 processes x 1 parts") == 1
+    assert odd.stderr.count("batch_size (9) must be divisible by processes x grad_accum_steps (2 x 1)") == 1
     assert "Traceback" not in odd.stderr
     assert not (tmp_path / "odd").exists()
 
