@@ -172,7 +172,7 @@ _sized(
     {"first_conv": "conv1.0", "classifier": "fc"},
     _BOTNETS,
     {"stem_stride": _STEM_STRIDES},
-    "Residual stages with attention in place of the last convolution: as cheap as without, for spatial tasks.",
+    "Residual stages with attention in place of the last convolution: a hybrid for few images and spatial tasks.",
 )
 _sized(
     "hybrid",
