@@ -1,12 +1,13 @@
-"""``vitlet train DATA --minutes N`` without further flags against others, in the same time on all cores.
+"""``vitlet train DATA --minutes N`` without further flags against others, in the same time on the same cores.
 
-    python benchmarks/auto.py DATA_DIR --minutes 2 10 30 --seeds 3
+    taskset --cpu-list 0 python benchmarks/auto.py DATA_DIR --minutes 2 10 30 --seeds 3
 
-Nothing else may run on the machine. The arms take turns, each alone: an expert's script; the best single setting of the
-recipe study, by flags (the arm "resnet" of ``versus.py``); fastai and Ultralytics (their environment is made by
-``benchmarks/peers.py --make-venv``); then the command without flags. The test of vitlet is part of its time, that of
-the others comes after it. A row holds test accuracy and seconds, those of vitlet from its start to its end. Finished
-rows of ``benchmarks/results/auto.csv`` are not run again; the table is written to ``auto.md``.
+Nothing else may run on these cores; without taskset they are all of the machine's. The arms take turns: an expert's
+script; the best single setting of the recipe study, by flags (the arm "resnet" of ``versus.py``); fastai and
+Ultralytics (their environment is made by ``benchmarks/peers.py --make-venv``); then the command without flags. The test
+of vitlet is part of its time, that of the others comes after it. A row holds test accuracy and seconds, those of vitlet
+from its start to its end. Finished rows of ``benchmarks/results/auto.csv`` are not run again; the table is written to
+``auto.md``.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from peers import PEERS, peer
 from timing import interval, processor
 from versus import ARMS as RECIPES
 from versus import DATA, RECIPE, SIZES, read, words_of, write_table
+from vitlet.processes import usable_cores
 
 RESULTS = Path(__file__).parent / "results"
-COLUMNS = ("dataset", "arm", "seed", "minutes", "top1", "seconds", "used", "processor")
+COLUMNS = ("dataset", "arm", "seed", "minutes", "top1", "seconds", "used", "cores", "processor")
 ARMS = ("expert", "single", "fastai", "ultralytics", "vitlet")
 
 
@@ -65,10 +67,11 @@ def vitlet(words: list[str], output: Path, minutes: float) -> dict[str, Any]:
 def report(file: Path) -> str:
     """Of each arm beside the command: both means, the paired difference, and how far its time was from the promise."""
     rows = read(file)
-    lines = ["| dataset | minutes | against | seeds | its % | vitlet % | difference | time over the promise, % |"]
-    lines.append("|---|---|---|---|---|---|---|---|")
-    for dataset, minutes in sorted({(row["dataset"], float(row["minutes"])) for row in rows}):
-        mine = [row for row in rows if row["dataset"] == dataset and float(row["minutes"]) == minutes]
+    lines = ["| dataset | cores | minutes | against | seeds | its % | vitlet % | difference | late by, % |"]
+    lines.append("|---|---|---|---|---|---|---|---|---|")
+    for dataset, cores, minutes in sorted({(row["dataset"], row["cores"], float(row["minutes"])) for row in rows}):
+        about = (dataset, cores, minutes)
+        mine = [row for row in rows if (row["dataset"], row["cores"], float(row["minutes"])) == about]
         found = {arm: {row["seed"]: row for row in mine if row["arm"] == arm} for arm in ARMS}
         for arm in ARMS[:-1]:
             seeds = sorted(found[arm].keys() & found["vitlet"].keys())
@@ -78,7 +81,7 @@ def report(file: Path) -> str:
             gains = [new - old for old, new in zip(olds, news, strict=True)]
             gain = "{:+.2f} ± {:.2f}".format(*interval(gains)) if len(gains) > 1 else f"{gains[0]:+.2f}"
             late = max(float(found["vitlet"][seed]["seconds"]) / (60 * minutes) - 1 for seed in seeds)
-            cells = [dataset, f"{minutes:g}", arm, str(len(seeds)), f"{sum(olds) / len(olds):.2f}"]
+            cells = [dataset, cores, f"{minutes:g}", arm, str(len(seeds)), f"{sum(olds) / len(olds):.2f}"]
             cells += [f"{sum(news) / len(news):.2f}", gain, f"{100 * late:+.1f} at most"]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -107,12 +110,13 @@ def main() -> None:
     parser.add_argument("--minutes", nargs="+", type=float, default=[2.0, 10.0, 30.0])
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--venv", type=Path, default=Path("build/peers"), help="of fastai and Ultralytics")
     parser.add_argument("--work", type=Path, default=Path("runs/auto"))
     parser.add_argument("--output", type=Path, default=RESULTS / "auto.csv")
     chosen = parser.parse_args()
     place, done = chosen.data_dir.resolve(), {tuple(row.values())[:4] for row in read(chosen.output)}
-    for seed in range(chosen.seeds):
+    for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds):
         for minutes in chosen.minutes:
             for dataset in chosen.datasets:
                 for arm in chosen.arms:
@@ -120,9 +124,9 @@ def main() -> None:
                     if tuple(about.values()) in done:
                         continue
                     found = run_arm(arm, place, dataset, seed, minutes, chosen)
-                    append(chosen.output, {**found, **about, "processor": processor()})
+                    append(chosen.output, {**found, **about, "cores": usable_cores(), "processor": processor()})
                     print(f"{dataset} {minutes:g} min {arm} seed {seed}: {found['top1']:.2f}", flush=True)
-    about_run = f"{datetime.date.today()}; {processor()}, {torch.get_num_threads()} cores; torch {torch.__version__}."
+    about_run = f"{datetime.date.today()}; {processor()}; torch {torch.__version__}."
     chosen.output.with_suffix(".md").write_text(f"# {__doc__}\n{about_run}\n\n{report(chosen.output)}")
     print(report(chosen.output))
 

@@ -53,6 +53,11 @@ def keep_freed_memory() -> bool:
     return bool(mallopt(_TRIM_THRESHOLD, 2**31 - 1)) and bool(mallopt(_MMAP_THRESHOLD, _LARGEST_ON_HEAP))
 
 
+def usable_cores() -> int:
+    """Number of cores that this process may use; a container or ``taskset`` may allow fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def this_process() -> Process:
     """Rank and number of processes from the environment; a single process is the first of one."""
     rank, size, local = (int(os.environ.get(name, "") or usual) for name, usual in _VARIABLES.items())

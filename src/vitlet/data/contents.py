@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch import Tensor
 from vitlet.data.archives import ArchivedImages
 from vitlet.data.images import Arrays, Derived, Files, ImageSet
 from vitlet.errors import VitletError
+from vitlet.processes import usable_cores
 
 MOST_BYTES = 2**30
 """Up to here every byte counts; of more data, the size of every file."""
@@ -33,7 +33,7 @@ def content_print(parts: Sequence[tuple[str, Part]]) -> str:
             return hashlib.file_digest(file, "blake2b").hexdigest()
 
     try:
-        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        with ThreadPoolExecutor(max_workers=usable_cores()) as pool:
             things = [part for _, part in parts]
             sizes = list(pool.map(size, things))
             digests = pool.map(digest, things) if sum(sizes) <= MOST_BYTES else [""] * len(parts)

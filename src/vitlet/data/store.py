@@ -29,6 +29,7 @@ from vitlet.data.decode import CANNOT_READ, REPAIR
 from vitlet.data.images import Arrays, ImageSet, Standing, Subset
 from vitlet.data.preprocess import Preprocess
 from vitlet.errors import VitletError
+from vitlet.processes import usable_cores
 
 MEMORY_LIMIT = 2**30
 VERSION = "1"
@@ -198,7 +199,7 @@ def _decode_all(
             return problem
 
     skipped = []
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+    with ThreadPoolExecutor(max_workers=usable_cores()) as pool:
         for start in range(0, len(images), 1024):  # not all at once: results wait in memory
             for index, image in enumerate(pool.map(decode, range(start, min(start + 1024, len(images)))), start):
                 if isinstance(image, VitletError):
@@ -295,7 +296,7 @@ def content_digests(images: ImageSet) -> list[bytes]:
     def digest(index: int) -> bytes:
         return hashlib.blake2b(images.content(index), digest_size=16).digest()
 
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+    with ThreadPoolExecutor(max_workers=usable_cores()) as pool:
         return list(pool.map(digest, range(len(images))))
 
 

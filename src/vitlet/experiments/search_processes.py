@@ -15,7 +15,7 @@ import torch
 from vitlet.config import RunConfig
 from vitlet.errors import InterruptedRunError, VitletError
 from vitlet.experiments.studies.scheduler import POLL
-from vitlet.processes import LAUNCHER
+from vitlet.processes import LAUNCHER, usable_cores
 from vitlet.training.files import write_atomically
 from vitlet.training.signals import Interrupts
 
@@ -48,7 +48,7 @@ def train_together(runs: Mapping[Path, RunConfig]) -> None:
 
 def threads_of_each(processes: int) -> int:
     """Threads of a process where so many train at the same time on the cores of this machine."""
-    return max(1, (os.cpu_count() or 1) // processes)
+    return max(1, usable_cores() // processes)
 
 
 def _start(run: Path, config: RunConfig, place: int, processes: int) -> subprocess.Popen[bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from vitlet.errors import VitletError, first_line
 from vitlet.models.factory import build_model
 from vitlet.models.initialise import freeze_all_but_classifier, load_weights, switch_positions_off
 from vitlet.objective import Objective
+from vitlet.processes import usable_cores
 from vitlet.tokens.views import PlainView
 from vitlet.training.clock import Sizes, growing_sizes
 from vitlet.training.inputs import choose_crop
@@ -59,7 +59,7 @@ def build_backbone(config: RunConfig, num_classes: int) -> tuple[TimmBackbone, d
 
 def default_workers(device: torch.device) -> int:
     """Default number of loading processes; 0 on a CPU, where they would compete with the training."""
-    return 0 if device.type == "cpu" else min(8, os.cpu_count() or 1)
+    return 0 if device.type == "cpu" else min(8, usable_cores())
 
 
 def resolve_settings(config: RunConfig, backbone: Backbone, num_classes: int, device: torch.device) -> RunConfig:

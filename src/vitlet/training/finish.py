@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import platform
 import time
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from safetensors.torch import load_file
 from vitlet.errors import VitletError
 from vitlet.objective import Objective
 from vitlet.pictures import plot_curves
+from vitlet.processes import usable_cores
 from vitlet.training.distributed import World
 from vitlet.training.job import Job, Measured
 from vitlet.training.run_folder import RunFolder
@@ -140,7 +140,7 @@ def draw_run_curves(name: str, rows: list[dict[str, Any]], picture: Path) -> Non
 def _machine(device: torch.device) -> dict[str, Any]:
     """What a run was trained on, as far as it is easily known."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    return {"device": f"{device.type} {name}", "cpus": os.cpu_count(), "torch": torch.__version__}
+    return {"device": f"{device.type} {name}", "cpus": usable_cores(), "torch": torch.__version__}
 
 
 def _task_numbers(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from vitlet.processes import LAUNCHER, ORPHANED_SECONDS
+from vitlet.processes import LAUNCHER, ORPHANED_SECONDS, usable_cores
 
 GRACE = 60.0
 """Seconds that the other processes have to end by themselves once one has failed or was asked to stop."""
@@ -30,7 +30,7 @@ def launch(words: Sequence[str], count: int) -> int:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(store.port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count))),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, usable_cores() // count))),
         LAUNCHER: str(os.getpid()),
     }
     command = [sys.executable, "-m", "vitlet", *words]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitlet.cli.flags import Parser
 from vitlet.errors import VitletError
+from vitlet.processes import usable_cores
 
 if TYPE_CHECKING:
     import argparse
@@ -105,7 +105,7 @@ def _engine(chosen: argparse.Namespace, place: StudyPaths) -> LocalEngine | RayE
         return RayEngine(place, address=chosen.address, processes=chosen.processes)
     from vitlet.experiments.studies.scheduler import LocalEngine
 
-    return LocalEngine(place, chosen.processes or os.cpu_count() or 1)
+    return LocalEngine(place, chosen.processes or usable_cores())
 
 
 def _reported(place: StudyPaths) -> Path:

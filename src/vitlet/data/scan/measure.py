@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -21,6 +20,7 @@ from vitlet.data.decode import CANNOT_READ, REPAIR, Bytes, Header, decode_with_h
 from vitlet.data.images import Arrays, ImageSet, stored_at
 from vitlet.data.scan.duplicates import HASH_SHAPE, THUMBNAIL_SHAPE
 from vitlet.errors import VitletError, first_line
+from vitlet.processes import usable_cores
 
 CHUNK_IMAGES = 64
 """Images measured between two reports of progress."""
@@ -85,7 +85,7 @@ def _measured(
         yield _measure_chunk(sets, channels, chunks[0])
         expected = (time.perf_counter() - began) * (len(chunks) - 1)
         chunks = chunks[1:]
-        workers = 1 if expected < POOL_SECONDS or any(map(_in_memory, sets.values())) else _cores()
+        workers = 1 if expected < POOL_SECONDS or any(map(_in_memory, sets.values())) else usable_cores()
     if workers is None or workers < 2:
         yield from (_measure_chunk(sets, channels, chunk) for chunk in chunks)
         return
@@ -168,7 +168,3 @@ def _grey(pixels: Bytes) -> Image.Image:
 
 def _in_memory(images: ImageSet) -> bool:
     return len(images) > 0 and isinstance(stored_at(images, 0)[0], Arrays)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
