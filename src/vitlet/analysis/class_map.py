@@ -61,7 +61,7 @@ def class_map(backbone: Backbone, images: Tensor, labels: Tensor | None = None) 
 
 
 def _ancestors(score: Tensor) -> set[Node]:
-    """Every operation that the score was computed by."""
+    """All autograd operations on the way from the inputs to the score."""
     waiting, seen = [get_gradient_edge(score).node], set()
     while waiting:
         node = waiting.pop()

@@ -97,7 +97,7 @@ class ImagesNeeded:
 
 
 class CurveFit:
-    """Families fitted to measured points, and draws from what they leave open.
+    """Curve families fitted to measured points, and random draws from their uncertainty.
 
     Args:
         points: runs on at least four sizes.
@@ -194,11 +194,11 @@ class CurveFit:
         return found
 
     def accuracy(self, images: float) -> Interval:
-        """Accuracy in percent of one run on so many images, with its 95 % interval."""
+        """Predicted accuracy in percent of one run on this number of images, with its 95 % interval."""
         return _interval(100 * np.clip(1 - self.errors([images])[:, 0] + self._run_noise, 0.0, 1.0))
 
     def gain(self, images: float) -> Interval:
-        """Points that so many images bring over the most that were measured."""
+        """Predicted gain in points of this number of images over the largest measured number."""
         errors = self.errors([self.sizes[-1], images])
         return _interval(100 * (errors[:, 0] - errors[:, 1]))
 

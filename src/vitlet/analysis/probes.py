@@ -118,7 +118,7 @@ def probe(
 
 
 def _choose_layer(layers: list[Tensor], labels: Tensor, neighbours: int, wanted: int | None) -> int:
-    """The block asked for, or the best one on a fifth of the labelled images; no other image has a say."""
+    """The requested block, or the best one on a fifth of the labelled images, without any other image."""
     if len(layers) == 1:
         return 0
     if wanted is not None:
@@ -133,7 +133,7 @@ def _choose_layer(layers: list[Tensor], labels: Tensor, neighbours: int, wanted:
 
 
 def _network(config: RunConfig, weights: Path | None) -> nn.Module:
-    """The run's network with its weights, or with fresh ones."""
+    """The run's model with its weights, or with a random initialization."""
     torch.manual_seed(mix_seed(config.seed))
     options = {"in_chans": config.in_chans, "img_size": config.img_size, "model_kwargs": config.model_kwargs}
     model, _ = build_model(config.model, num_classes=0, **options)  # type: ignore[arg-type]
@@ -185,7 +185,7 @@ def _features(model: nn.Module, images: Tensor, config: RunConfig) -> list[Tenso
 
 
 def knn_accuracy(known: Tensor, labels: Tensor, queries: Tensor, answers: Tensor, neighbours: int) -> float:
-    """Share in percent of queries whose nearest known features, weighed by likeness, name the right class."""
+    """k-NN accuracy in percent: votes of the nearest labelled features, weighted by similarity."""
     neighbours = min(neighbours, len(known))
     classes = int(max(labels.max(), answers.max())) + 1
     right = 0

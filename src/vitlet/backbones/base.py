@@ -44,7 +44,7 @@ class Backbone(nn.Module):
 
     @abstractmethod
     def forward(self, view: View, needs: Needs = Needs()) -> Features:
-        """One forward pass; raises `VitletError` if something that is needed cannot be had."""
+        """One forward pass; raises `VitletError` if a needed feature is not available."""
 
     def shapes(self, needs: Needs = Needs(), view: ViewMaker = PlainView(), *, least: int = 2) -> Shapes:
         """Sizes of all grids, from one pass over an empty image; also refuses grids no spatial task can use.

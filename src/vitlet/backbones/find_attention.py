@@ -190,7 +190,7 @@ def survey(model: Any, images: Tensor, grids: set[tuple[int, int]] | None = None
 
 
 def _layer(call: _Call, batch: int, grids: set[tuple[int, int]], prefix: int | None) -> Layer | None:
-    """This call as a layer, None if its weights are no map over the grid or over windows of it."""
+    """The attention layer of this call; None if its weights are not a map over the grid or over windows of it."""
     if call.reason or len(call.shape) not in (3, 4) or call.shape[-1] != call.shape[-2]:
         return None
     heads = call.shape[1] if len(call.shape) == 4 else 1

@@ -102,7 +102,7 @@ def first_tensor(output: Any) -> Tensor | None:
 
 
 def grid_rows(tokens: int, height: int, width: int) -> int:
-    """Rows of so many tokens over an image of this size; 0 if they are no grid of its aspect."""
+    """Rows of a grid of this many tokens on an image of this size; 0 if they do not form a grid of its aspect."""
     rows = max(1, round((tokens * height / width) ** 0.5)) if tokens > 0 else 0
     return rows if rows and tokens % rows == 0 and rows * width == tokens // rows * height else 0
 
@@ -142,7 +142,7 @@ class _GridLayer(NamedTuple):
 
 
 class _Walk:
-    """What every layer gives for the probing images."""
+    """Outputs of all layers on the probe images."""
 
     def __init__(self, height: int, width: int, given: GridPlace) -> None:
         self.size, self.given = (height, width), given
@@ -272,7 +272,7 @@ def find_grid(
 
 
 def _chosen(walk: _Walk, answer: Any) -> _GridLayer | None:
-    """The last grid, or the last of the coarsest where the answer is a map."""
+    """The last grid, or the last of the coarsest ones if the model's output is a map."""
     dense = any(min(part.shape[2:]) > 1 for part in _tensors(answer))
     fewest = min((found.tokens for found in walk.grids), default=0)
     fitting = [found for found in walk.grids if found.tokens == fewest or not dense]
@@ -303,7 +303,7 @@ def _wanders(first: Tensor, again: Tensor) -> bool:
 
 
 def _tensors(answer: Any) -> Iterator[Tensor]:
-    """The maps among a model's answers, whatever record they come in."""
+    """Tensors among a model's outputs, in any nested structure."""
     parts = (
         answer.values() if isinstance(answer, Mapping) else answer if isinstance(answer, (tuple, list)) else [answer]
     )

@@ -56,7 +56,7 @@ class TimmBackbone(Backbone):
         self._taps: dict[tuple[str, int], AttentionTap] = {}
 
     def shapes(self, needs: Needs = Needs(), view: ViewMaker = PlainView(), *, least: int = 2) -> Shapes:
-        """As in `Backbone`; of attention it names all layers there are, and gets ready for those asked for."""
+        """Shapes of the features, as in `Backbone`: names all attention layers, prepares the requested ones."""
         shapes = super().shapes(replace(needs, attention=()), view, least=least)
         self._channels = shapes.last.channels
         if not needs.attention:
@@ -96,7 +96,7 @@ class TimmBackbone(Backbone):
         )
 
     def _survey(self, images: Tensor) -> Survey:
-        """What attention there is at the size of these images; found once."""
+        """Attention layers of the model at the size of these images; found once."""
         size = (int(images.shape[2]), int(images.shape[3]))
         if size not in self._surveys:
             with self._quiet():
@@ -104,7 +104,7 @@ class TimmBackbone(Backbone):
         return self._surveys[size]
 
     def _tapped(self, found: Survey, asked: Sequence[int]) -> dict[int, AttentionTap]:
-        """Taps on the layers asked for, by index; one that was set once stays."""
+        """Hooks on the requested layers, by index; a hook stays once it is set."""
         layers = {index: found.layers[index] for index in asked}
         for layer in layers.values():
             if (layer.path, layer.call) not in self._taps:

@@ -32,7 +32,7 @@ def image_files(words: Sequence[str], listed: Iterable[str] = (), others: list[P
 
 
 def pool_images(words: Sequence[str], listed: Iterable[str] = (), others: list[Path] | None = None) -> ImageSet:
-    """The same as a set without labels; a single zip or tar file is read in place."""
+    """An unlabelled image set of files and folders; a single zip or tar file is read in place."""
     if len(words) == 1 and Path(words[0]).is_file() and Path(words[0]).suffix.lower() in ARCHIVE_SUFFIXES:
         tree = ArchiveTree.open(Path(words[0]))
         if not tree.paths:

@@ -174,7 +174,7 @@ class HelpTask(argparse.Action):
 
 
 def task_help(parser: Parser, name: str) -> str:
-    """What a task does, its own options, and those that every task has."""
+    """Help of a task: what it does, its own options, and the options of every task."""
     require_task(name)
     formatter = HelpFormatter(parser.prog)
     data = " DATA" if any(action.dest == "data" for action in parser.actions()) else ""

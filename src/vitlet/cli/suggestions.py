@@ -28,7 +28,7 @@ COLUMNS = ("rank", "image", "predicted", "probability", "margin", "stands_for", 
 
 
 def labelled_images(predictor: Predictor) -> tuple[dict[str, ImageSet], list[str]]:
-    """Every split of the run's own data, and a note where it cannot be compared with."""
+    """All splits of the run's data, and a note where they are not available for comparison."""
     unknown = "so images of the pool that have labels already are not left out"
     if predictor.source is not None and is_export(predictor.source):
         return {}, [f"{predictor.source} is an export and knows no data of its own, {unknown}."]

@@ -246,7 +246,7 @@ class RunConfig(ClassifierHardware, AugmentationSettings, ClassifierOptim, Class
 
     @property
     def is_open(self) -> bool:
-        """As of any run with a budget; a classifier that is fitted at once takes no steps."""
+        """Whether the number of epochs is still to be planned; a logistic regression on frozen features has none."""
         return super().is_open and self.head != "logistic"
 
     @property

@@ -77,7 +77,7 @@ def read_hub(source: str) -> Dataset:
 
 
 def _downloaded(name: str, datasets: Any) -> tuple[Path, ...]:
-    """Where the library puts the files of a dataset of the hub, and what it unpacks of them."""
+    """Cache folders of a hub dataset: downloaded files and unpacked ones."""
     hub = import_module("huggingface_hub.constants").HF_HUB_CACHE
     return Path(hub) / f"datasets--{name.replace('/', '--')}", Path(datasets.config.DOWNLOADED_DATASETS_PATH)
 

@@ -50,7 +50,7 @@ class TrainingSet(torch.utils.data.Dataset[Any]):
 
 
 class EvaluationSet(torch.utils.data.Dataset[Any]):
-    """Images as evaluation sees them; ``images`` hold pixels of the right size already."""
+    """Images preprocessed for evaluation; ``images`` already have the input size."""
 
     def __init__(self, images: ImageSet, preprocess: Preprocess, *, channels: int) -> None:
         self.images, self.preprocess, self.channels = images, preprocess, channels

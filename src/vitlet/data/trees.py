@@ -63,7 +63,7 @@ def _cannot_list(problem: OSError) -> None:
 
 
 def _leads_up(folder: str, name: str) -> bool:
-    """Whether a folder is a link to one that it lies in, by whatever way it was come to."""
+    """Whether a folder is a link to one of its own parents."""
     link = Path(folder, name).absolute()
     return link.is_symlink() and any(above.resolve() == link.resolve() for above in link.parents)
 

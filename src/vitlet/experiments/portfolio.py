@@ -1,9 +1,9 @@
-"""The best model within so many minutes: a portfolio of runs one after another, then the best of them or an ensemble.
+"""Search for the best model within a time budget: train a portfolio of models, then use the best one or an ensemble.
 
-The plan is plain: as many members of the portfolio as can each be trained for a useful time share it equally, the usual
-settings first, so that there is a model at every moment. Nothing is halved: members that were all trained to their end
-make the better ensemble. A greedy ensemble (Caruana et al., 2004: members are added with replacement, as long as the
-loss on the validation images falls) is used where it is at least as accurate there as the best single run.
+As many members of the portfolio as can each be trained for a useful time share the budget equally. The default settings
+come first, so that there is a usable model early. There is no successive halving: members that are trained to their end
+make the better ensemble. A greedy ensemble (Caruana et al., 2004: members are added with replacement while the loss on
+the validation images decreases) is used if it is at least as accurate on these images as the best single run.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ from vitlet.training.search_folder import SEARCH_FILE, SearchMember, SearchRecor
 
 SIZES = ("xs", "s", "m", "l", "xl")
 SHORT = 2.0
-"""Minutes below which nothing is searched."""
+"""Shortest budget of a search, in minutes."""
 
 ROUNDS = 12
-"""Members that a greedy ensemble draws at the most."""
+"""Maximum number of draws of the greedy ensemble."""
 
 ASKED_SECONDS = 0.002
-"""For an image's answer by a member, as long as none has been measured; later members make up for a wrong guess."""
+"""Estimated seconds per predicted image until a member was measured; later members correct for the error."""
 
 END_SECONDS = 1.0
-"""What is left at the end for the choice, the picture and the record."""
+"""Time reserved at the end for the final choice, the picture and the record."""
 
 
 def member_settings(choice: Choice, given: Sequence[str]) -> list[RunConfig]:
-    """The settings of each member of the portfolio for this data, all different, the usual ones first."""
+    """Settings of each member of the portfolio for this data, all different, the default first."""
     if choice.layout is not None:  # frozen features first: they take seconds
         return [frozen_settings(choice, given), choice.config]
     with_tasks = any(name in given for name in FOR_TASKS)
@@ -75,13 +75,13 @@ def member_settings(choice: Choice, given: Sequence[str]) -> list[RunConfig]:
 
 
 class Search:
-    """A search in its folder, new or begun before.
+    """A search and its folder, new or resumed.
 
     Args:
-        path: of the folder.
-        record: what was found so far.
-        choice: the usual settings, with their data.
-        watch: since when the minutes count in this process.
+        path: the folder.
+        record: results so far.
+        choice: the default settings, with their data.
+        watch: stopwatch that started with the budget.
         say: prints a line.
     """
 
@@ -94,11 +94,11 @@ class Search:
         self.folder = RunFolder(path)
 
     def seconds(self) -> float:
-        """That are used of the time."""
+        """Seconds of the budget used so far."""
         return self.before + self.watch.used(RunConfig(minutes=self.record.minutes))
 
     def run(self) -> SearchRecord:
-        """Train what is left of the members, choose, and test once."""
+        """Train the remaining members, choose, and test once."""
         self.folder.acquire()
         try:
             self._save()
@@ -124,7 +124,7 @@ class Search:
         return self.record
 
     def board(self) -> Table:
-        """The table that a terminal shows while a member is trained."""
+        """Table shown on the terminal while a member is trained."""
         return search_board(self.record, self.members(), self._left())
 
     def members(self) -> list[RunConfig]:
@@ -132,7 +132,7 @@ class Search:
         return member_settings(self.choice, self.record.given)
 
     def _train_next(self) -> None:
-        """The next member, or as many as are trained at the same time, in their share of the time that is left."""
+        """Train the next member, or the next few at the same time, in their share of the remaining time."""
         done, count, together = len(self.record.members), self.record.count, self.record.processes
         numbers = range(done + 1, min(done + together, count) + 1)
         left, began = 60 * self.record.minutes - self.seconds() - END_SECONDS, self.seconds()
@@ -156,13 +156,13 @@ class Search:
         self._choose()
 
     def _own(self, number: int, share: float) -> RunConfig:
-        """The settings of a member that has so many seconds."""
+        """Settings of a member with a budget of ``share`` seconds."""
         output = str(self.path / f"members/{number}")
         config = self.members()[number - 1]
         return replace(config, minutes=max(share, 1.0) / 60, output=output, resume=None, overwrite=False)
 
     def _train(self, number: int, own: RunConfig) -> None:
-        """One member in this process; it goes on where it was stopped."""
+        """Train one member in this process, or resume it."""
         folder = self.path / f"members/{number}"
         choice: Choice | None = replace(self.choice, config=own)
         if (folder / "config.yaml").is_file():
@@ -171,7 +171,7 @@ class Search:
         train(own, title=title, given={}, watch=watch, choice=choice, above=self.board)
 
     def _take_in(self, number: int, own: RunConfig, began: float) -> None:
-        """A trained member among those of the record, once it has answered to the images that were held out."""
+        """Add a trained member to the record, with its predictions on the held-out images."""
         name, trained = f"members/{number}", self.seconds()
         result = finished(self.path / name, Scores)
         assert result is not None and result.val is not None
@@ -186,9 +186,9 @@ class Search:
         return [name for name in self.dataset.splits() if name != "train"]
 
     def _answers(self, member: str, split: str) -> tuple[Tensor, Tensor]:
-        """A member's probabilities ``(images, classes)`` of a split and the labels, asked for once and saved.
+        """Probabilities ``(images, classes)`` of a member on a split, and the labels; computed once and saved.
 
-        Test images are among them, so that nothing is left to do at the end; what is chosen does not depend on them.
+        Test images are included, so that no prediction is left for the end; the choice does not depend on them.
         """
         name = f"{split}/{Path(member).name}.safetensors"
         if not (self.path / name).is_file():
@@ -201,7 +201,7 @@ class Search:
         return tensors["probabilities"], tensors["labels"]
 
     def _choose(self) -> None:
-        """The best single member, or an ensemble that is at least as good."""
+        """Choose the best single member, or an ensemble that is at least as accurate."""
         names = [member.folder for member in self.record.members]
         answers = [self._answers(name, "val") for name in names]
         weights, top1 = greedy_ensemble(torch.stack([each for each, _ in answers]), answers[0][1])
@@ -214,12 +214,12 @@ class Search:
         return max(0.0, 60 * self.record.minutes - self.seconds())
 
     def _asked_seconds(self) -> float:
-        """What the answers of a member take: the most so far, or a guess by the number of images."""
+        """Seconds of a member's predictions on validation and test images: the longest so far, or an estimate."""
         images = sum(len(images) for name, images in self.dataset.splits().items() if name != "train")
         return max((member.asked for member in self.record.members), default=0.0) or ASKED_SECONDS * images
 
     def _finish(self) -> None:
-        """Test what is used, which its members have answered already; draw the picture."""
+        """Score the chosen members' saved predictions on the test images; draw the picture."""
         test = None
         if self.dataset.test is not None:
             answers = {name: self._answers(name, "test") for name in self.record.weights}
@@ -235,7 +235,7 @@ class Search:
 
 
 def greedy_ensemble(probabilities: Tensor, labels: Tensor) -> tuple[dict[int, float], float]:
-    """Weights by member ``(members, images, classes)``, and the accuracy in percent of what they answer together."""
+    """Greedy ensemble of predictions ``(members, images, classes)``: weight by member, and accuracy in percent."""
 
     def loss(mean: Tensor) -> float:
         return float(-mean[torch.arange(len(labels)), labels].clamp(min=1e-9).log().mean())
@@ -258,12 +258,12 @@ def greedy_ensemble(probabilities: Tensor, labels: Tensor) -> tuple[dict[int, fl
 
 
 def plan_search(choice: Choice, given: Mapping[str, Any], watch: Stopwatch, processes: int = 1) -> SearchRecord | None:
-    """A new search within the minutes of these settings, or None where they are too short for more than one run.
+    """Plan a search within the minutes of these settings; None if they are too short for more than one run.
 
     Args:
-        choice: the usual settings.
-        given: those of the user.
-        watch: since when the minutes count.
+        choice: the default settings.
+        given: settings named by the user.
+        watch: stopwatch that started with the budget.
         processes: members to train at the same time.
     """
     config, source = choice.config, choice.source
@@ -283,7 +283,7 @@ def plan_search(choice: Choice, given: Mapping[str, Any], watch: Stopwatch, proc
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Inside, PyTorch computes with so many threads."""
+    """Context with this number of PyTorch threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -293,14 +293,14 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def _usual_epochs(choice: Choice, given: Mapping[str, Any]) -> int:
-    """Of a run without a budget."""
+    """Epochs of a run without a budget."""
     without = {key: value for key, value in given.items() if key != "minutes"}
     values = completed(choice.rule.settings, choice.config, without, choice.found)
     return int(values.get("epochs", choice.config.epochs))
 
 
 def open_folder(config: RunConfig) -> Path:
-    """The folder of a new search; refuses one that holds anything else."""
+    """Folder of a new search; refuses a folder with other files."""
     path = Path(config.output) if config.output else next_free(Path("runs"), replace(config, model="search"))
     if path.is_dir() and any(path.iterdir()):
         if not is_search(path):
@@ -317,7 +317,7 @@ def open_folder(config: RunConfig) -> Path:
 
 
 def resume_search(path: Path, watch: Stopwatch, say: Callable[[str], None], source: Dataset | None = None) -> Search:
-    """A search that goes on with the settings and the minutes that it has."""
+    """Resume a search with its saved settings and the rest of its budget."""
     record = read_search(path)
     config = RunConfig.from_dict(record.settings, source=str(path / SEARCH_FILE))
     given = {key: record.settings.get(key) for key in record.given}

@@ -1,4 +1,4 @@
-"""A search as a table on a terminal, while it goes on: what is tried, the best so far, and the time that is left."""
+"""Live table of a search: current member, best result so far, and remaining time."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from vitlet.training.signals import Interrupts
 
 
 def train_together(runs: Mapping[Path, RunConfig]) -> None:
-    """Train these runs, each in a process; those that were begun before go on, finished ones stay as they are.
+    """Train these runs, each in its own process; interrupted runs are resumed, finished ones skipped.
 
     With as many GPUs as runs each has one of its own, otherwise each has its share of the cores. Interrupted, all save
     and end.
@@ -47,7 +47,7 @@ def train_together(runs: Mapping[Path, RunConfig]) -> None:
 
 
 def threads_of_each(processes: int) -> int:
-    """Threads of a process where so many train at the same time on the cores of this machine."""
+    """Threads per process if this number of processes share the usable cores."""
     return max(1, usable_cores() // processes)
 
 

@@ -40,7 +40,7 @@ def tune(
     say: Callable[[str], None],
     open_tasks: bool = False,
 ) -> tuple[RunConfig, list[Trial]]:
-    """Try the given settings, then others, until the time is up; the same folder goes on where it was.
+    """Try the given settings, then others, until the time is up; the same folder is resumed.
 
     Test images are never looked at. A new try is begun only if it can be expected to end in time. A try whose loss is
     no number is passed over. With ``open_tasks`` the tasks are those that a training would choose.
@@ -85,7 +85,7 @@ def tune(
 
 
 def _open_study(optuna: Any, folder: Path, seed: int) -> Any:
-    """Optuna's record of the search in this folder, new or begun before."""
+    """Optuna study of this folder, new or resumed."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     journal = require_extra("optuna.storages.journal", "tune", "vitlet tune")
     sampler = optuna.samplers.TPESampler(seed=seed + len(list(folder.glob("trial-*"))), n_startup_trials=5)
@@ -115,7 +115,7 @@ def _claim(folder: Path, config: RunConfig) -> None:
 
 
 def _ranges(config: RunConfig) -> dict[str, tuple[float, float]]:
-    """Lowest and highest value of everything that is searched; the given one lies in the middle."""
+    """Search range of each setting; the given value is in the middle."""
     rate = config.lr if config.lr_base is None else config.lr_base
     weights = {name: task.weight for name, task in config.tasks.items() if task.weight > 0}
     ranges = {_rate(config): (rate / LR_FACTOR, rate * LR_FACTOR)}

@@ -53,7 +53,7 @@ class Ensemble:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences worth reading before the answers."""
+        """Remarks to print before the predictions."""
         found = [note for each in self.predictors for note in each.notes]
         unmirrored = [each for each in self.predictors if each.config.hflip == 0.0]
         if self.augment in ("flip", "all") and unmirrored:
@@ -82,7 +82,7 @@ class Ensemble:
 
 
 def _order(first: Predictor, other: Predictor) -> list[int]:
-    """Where the first network's classes stand among another's; refuses networks that know other classes."""
+    """Index of the first model's classes among another model's; refuses a model with other classes."""
     if set(first.classes) != set(other.classes):
         alone = [f"{name!r} is only in the first" for name in first.classes if name not in other.classes]
         alone += [f"{name!r} is only in the second" for name in other.classes if name not in first.classes]
@@ -117,7 +117,7 @@ def classify(
     batch_size: int = 64,
     progress: Callable[[int], object] = lambda done: None,
 ) -> Iterator[Answer]:
-    """One answer for each file, in order, a batch at a time."""
+    """Predictions for the files, in order, batch by batch."""
     check_topk(topk)
     if batch_size < 1:
         raise VitletError(f"batch size must be at least 1, got {batch_size}.")

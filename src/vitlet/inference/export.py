@@ -113,7 +113,7 @@ def export_run(
 def _described(
     found: Sequence[Mapping[str, Any]], weights: Sequence[float], predictor: Predictor
 ) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Architecture, arguments and preprocessing of what is exported, by timm's description of each network in it."""
+    """Architecture, arguments and preprocessing of the export, in timm's format for each model in it."""
     kept = ("input_size", "crop_pct", "interpolation", "mean", "std")
     each = [
         {
@@ -175,7 +175,7 @@ def _write_program(predictor: Predictor, about: Exported, folder: Path) -> None:
 
 
 def _save_onnx(program: Any, about: Exported, folder: Path) -> None:
-    """The graph, with what an image needs and what the answers mean in the file's own metadata."""
+    """Save an ONNX graph; its metadata hold preprocessing and class names."""
     made = torch.onnx.export(
         program, input_names=[INPUT], output_names=list(OUTPUTS), dynamo=True, external_data=False, verbose=False
     )
@@ -185,7 +185,7 @@ def _save_onnx(program: Any, about: Exported, folder: Path) -> None:
 
 
 def _save_openvino(program: Any, about: Exported, folder: Path) -> None:
-    """The same for OpenVINO; in bfloat16 the weights take half the space."""
+    """Save an OpenVINO model; with bfloat16 weights it has half the size."""
     openvino = import_openvino()
     model = openvino.convert_model(program)
     model.inputs[0].get_tensor().set_names({INPUT})
@@ -209,7 +209,7 @@ def _compare(predictor: Predictor, folder: Path, about: Exported) -> Parity:
 
 
 def _check_images(predictor: Predictor) -> tuple[Tensor, str]:
-    """Some of the run's own validation or test images, evenly spaced; noise where the data is not at hand."""
+    """Some of the run's validation or test images, evenly spaced; noise if the data is not available."""
     preprocess, channels = predictor.preprocess, predictor.config.in_chans
     try:
         images, what = predictor.images()

@@ -127,7 +127,7 @@ def _check(about: Exported) -> None:
 
 
 def _build(about: Exported) -> nn.Module:
-    """The network with fresh weights."""
+    """The model with a random initialization."""
     classes = len(about.label_names)
     if about.architecture == ENSEMBLE:
         return rebuild_mixture(about.model_args["members"], about.model_args["weights"], classes=classes)
@@ -135,7 +135,7 @@ def _build(about: Exported) -> nn.Module:
 
 
 def load_network(folder: Path, about: Exported) -> nn.Module:
-    """The model of an export, which answers with logits and embeddings; asked once, for as many logits as names."""
+    """Model of an export that returns logits and embeddings; checked once for one logit per class name."""
     file = folder / READ[about.format]
     if not file.is_file():
         raise VitletError(f"{file} is missing: the export is damaged. Export the run again.")

@@ -18,7 +18,7 @@ ENSEMBLE = "ensemble"
 
 
 class OwnInput(nn.Module):
-    """From the images of an ensemble to those of a member: a narrower crop, another size, another normalisation.
+    """Convert an ensemble's input images to those of a member: crop, resize, normalize.
 
     Args:
         common: preprocessing of the ensemble's images.
@@ -48,7 +48,7 @@ class OwnInput(nn.Module):
 
 
 class Mixture(nn.Module):
-    """Networks on the same classes; answers with the logarithm of their mean probabilities.
+    """Ensemble as one module: the logarithm of the mean probabilities of models with the same classes.
 
     It has timm's two halves of a network, so that whatever takes a timm model takes it. Its embedding is that of the
     first network.
@@ -68,12 +68,12 @@ class Mixture(nn.Module):
         self.inputs = nn.ModuleList(OwnInput(self.preprocess, own) for own in preprocesses)
 
     def forward_features(self, images: Tensor) -> list[Tensor]:
-        """The features of each network."""
+        """Features of each model."""
         pairs: Any = zip(self.inputs, self.models, strict=True)
         return [model.forward_features(own(images)) for own, model in pairs]
 
     def forward_head(self, features: Sequence[Tensor], pre_logits: bool = False) -> Tensor:
-        """``(B, classes)``; or what the first network's classifier sees."""
+        """Logits ``(B, classes)``; or the first model's features before its classifier."""
         models: Any = self.models
         if pre_logits:
             embedding: Tensor = models[0].forward_head(features[0], pre_logits=True)

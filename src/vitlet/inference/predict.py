@@ -111,11 +111,11 @@ class Predictor:
         return self.score(self.fitted(images), batch_size=batch_size, workers=workers), what
 
     def fitted(self, images: ImageSet) -> ImageSet:
-        """Images of any size as this network sees them, decoded when they are asked for."""
+        """Images of any size, preprocessed for this model when they are read."""
         return Lazy(images, True, Fit(self.preprocess))
 
     def score(self, fitted: ImageSet, *, batch_size: int = 128, workers: int = 0) -> Scores:
-        """Scores on images that have the size of the network's input."""
+        """Scores on images that have the model's input size."""
         loader, classes = self._loader(fitted, batch_size, workers), len(self.classes)
         return evaluate(self._classify, loader, classes=classes, device=self.device, autocast=nullcontext)
 

@@ -1,4 +1,4 @@
-"""Networks that answer with logits and an embedding in one pass, whoever computes: PyTorch, onnxruntime or OpenVINO."""
+"""Models that return logits and an embedding in one pass, by PyTorch, onnxruntime or OpenVINO."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INPUT, OUTPUTS = "images", ("logits", "embedding")
 
 
 class TorchNetwork(nn.Module):
-    """A timm model with what its classifier sees beside its answer.
+    """A timm model that returns its logits and the features before its classifier.
 
     Args:
         model: with timm's ``forward_features`` and ``forward_head``.

@@ -1,4 +1,4 @@
-"""Build networks by name, with sentences instead of tracebacks, and describe them so that timm can load them again."""
+"""Build models by name, with error messages instead of tracebacks, and describe them so that timm can load them."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def _smaller_window(tensor: Tensor, own: Tensor) -> Tensor | None:
 
 
 def _table(name: str, tensor: Tensor, own: Tensor, model: nn.Module) -> Tensor | None:
-    """For a window of another size."""
+    """Fit a table of relative positions to a window of another size."""
     heads = 0 if own.ndim == 3 else 1
     if tensor.shape[heads] != own.shape[heads]:
         return None

@@ -212,7 +212,7 @@ def _changes(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> tuple
 def _advice(
     found: Mapping[str, Tensor], model: nn.Module, description: Mapping[str, Any], layout: Layout | None
 ) -> str:
-    """What to do about weights that do not fit."""
+    """Advice for weights that do not fit the model."""
     if layout is not None:
         return f"They are {layout.name}'s: use --model {layout.model}, without --model-kwargs, or leave out --model."
     own = model.state_dict()

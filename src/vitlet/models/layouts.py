@@ -164,7 +164,7 @@ def fitted_kwargs(layout: Layout, img_size: tuple[int, int]) -> dict[str, Any]:
 
 
 def frozen_kwargs(layout: Layout, img_size: tuple[int, int]) -> dict[str, Any]:
-    """The same for frozen features, which are those of an earlier stage where the last one is less general."""
+    """Model arguments for frozen features, taken from an earlier stage where the last one is less general."""
     windows = fitted_kwargs(layout, img_size)
     if not layout.frozen:
         return windows
@@ -178,7 +178,7 @@ def layout_of(file: Path) -> Layout | None:
 
 
 def described(file: Path) -> Layout | None:
-    """What timm's ``config.json`` beside a file says of it; None without one, or for a model with arguments."""
+    """Layout by timm's ``config.json`` beside a file; None without one, or for a model with arguments."""
     about = read_description(file)
     settings, model = about.get("pretrained_cfg") or {}, str(about.get("architecture"))
     size = settings.get("input_size") or (3, 224, 224)
@@ -192,7 +192,7 @@ def described(file: Path) -> Layout | None:
 
 
 def without_differing(weights: Mapping[str, Tensor], layout: Layout | None, own: Mapping[str, Tensor]) -> set[str]:
-    """Names of the network that the file's layout is known not to fill; none where the network is another one."""
+    """Parameters of the model that the file's layout is known not to contain; none for another model."""
     differing = set(layout.differs) if layout else set()
     if layout is not None and layout.frozen:
         differing |= {"head.norm.weight", "head.norm.bias"}  # of the last stage, where the network ends before it

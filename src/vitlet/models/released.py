@@ -70,7 +70,7 @@ def _misfits(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[
 
 
 def _by_filter(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """By the function with which timm, or vitlet, reads released weights of this model."""
+    """Convert released weights by the model's own checkpoint filter, timm's or vitlet's."""
     filter_fn: Any = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
     filtered = weights if filter_fn is None else filter_fn(dict(weights), model)
     return {name: tensor for name, tensor in filtered.items() if isinstance(tensor, Tensor)}

@@ -1,4 +1,4 @@
-"""A small residual network for training from scratch on few images: few wide blocks, a 3x3 stem as wide as them."""
+"""Small residual network for training from scratch on few images: few wide blocks and an equally wide 3x3 stem."""
 
 from __future__ import annotations
 

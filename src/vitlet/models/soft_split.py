@@ -37,7 +37,7 @@ def random_features(tokens: Tensor, directions: Tensor) -> Tensor:
 
 
 def performer_attention(query: Tensor, key: Tensor, value: Tensor, directions: Tensor) -> Tensor:
-    """What queries read of values, all ``(B, N, C)``, without the weights of pairs ever being written down."""
+    """Performer attention of queries, keys and values ``(B, N, C)``, without an N x N matrix."""
     query, key = random_features(query, directions), random_features(key, directions)
     summary = key.transpose(1, 2) @ value  # B, m, C
     total = query @ key.sum(1).unsqueeze(2)  # B, N, 1
@@ -99,7 +99,7 @@ class TokenAttention(nn.Module):
 
 
 class TokenTransformer(nn.Module):
-    """The same with plain attention."""
+    """Token transformer of T2T with softmax attention."""
 
     def __init__(self, dim: int, out: int) -> None:
         super().__init__()

@@ -67,7 +67,7 @@ def best_known(folder: Path) -> Path:
 
 
 def _places(folder: Path) -> dict[str, Path]:
-    """What is searched; the hub's cache is where timm's ``--pretrained`` puts weights."""
+    """Folders to search; timm's ``--pretrained`` saves weights in the hub's cache."""
     from huggingface_hub import constants
 
     return {

@@ -57,7 +57,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 
 
 def read_shapes(file: Path) -> dict[str, Tensor]:
-    """The same tensors without their values, on the device ``meta``: for looking at many files."""
+    """Tensors of a weight file without their values, on the device ``meta``."""
     if file.suffix != ".safetensors":
         return _unwrapped(_unpickled(file, values=False), file)
     try:
@@ -69,7 +69,7 @@ def read_shapes(file: Path) -> dict[str, Tensor]:
 
 
 def read_description(file: Path) -> Mapping[str, Any]:
-    """What ``config.json`` beside the weights says of their network (timm's local-dir layout); empty without one."""
+    """Contents of ``config.json`` beside the weights (timm's local-dir layout); empty without one."""
     try:
         found = json.loads((file.parent / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -78,7 +78,7 @@ def read_description(file: Path) -> Mapping[str, Any]:
 
 
 def _unpickled(file: Path, *, values: bool = True) -> Any:
-    """What torch.save has written: tensors and plain values alone, everything else is refused before it is made."""
+    """Load a file of torch.save: tensors and plain values only, everything else is refused before it is created."""
     try:
         if values and zipfile.is_zipfile(file):  # torch does not compare checksums
             with zipfile.ZipFile(file) as archive:
@@ -102,7 +102,7 @@ def _unpickled(file: Path, *, values: bool = True) -> Any:
 
 
 def _unwrapped(found: Any, file: Path) -> dict[str, Tensor]:
-    """The tensors among what a training script has saved, under the network's own names."""
+    """Tensors of a training script's checkpoint, under the model's parameter names."""
     while isinstance(found, Mapping):
         inner = next((found[key] for key in NESTED if isinstance(found.get(key), Mapping)), None)
         if inner is None:

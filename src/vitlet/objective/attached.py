@@ -91,7 +91,7 @@ class Listening(Backbone):
         return self.heard()
 
     def shapes(self, needs: Needs = Needs(), view: ViewMaker = PlainView(), *, least: int = 2) -> Shapes:
-        """As in `Backbone`; the layer is the tap, so before and after a norm are the same here."""
+        """Shapes of the features, as in `Backbone`; the grid of a hooked layer is the same before and after a norm."""
         if needs.every_grid:
             raise VitletError(
                 f"attached tasks read one layer ({self.place.layer!r}): found a task that reads every block. Use"

@@ -49,7 +49,7 @@ class Balance(nn.Module, ABC):
         """
 
     def update(self, norms: Sequence[Mapping[str, float]]) -> None:
-        """After a step: take in the gradient norms of its parts, the same in every process; a task may be missing."""
+        """Update the running gradient norms after a step, equally in every process; a task may be missing."""
 
 
 class Uncertainty(Balance):
@@ -98,7 +98,7 @@ class GradientNorms(Balance):
         self.shared: str | None = None
 
     def factors(self) -> dict[str, Tensor]:
-        """By name; 1 until the first step is over."""
+        """Weight factors by task name; 1 until the first step is over."""
         known = self.average > 0
         reference = self.average[0] if self.labels else self.average.mean()
         found = (reference / self.average.clamp(min=1e-30)).clamp(1 / LARGEST, LARGEST)

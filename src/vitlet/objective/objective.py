@@ -155,7 +155,7 @@ class Objective(nn.Module):
         return {self.MAIN: self.criterion(features.logits, labels)}
 
     def forward(self, images: Tensor, labels: Any = None, weights: Weights | None = None) -> Outcome:
-        """One step's losses.
+        """Forward pass of a training step and its losses.
 
         Args:
             images: ``(B, channels, height, width)``.
@@ -205,7 +205,7 @@ class Objective(nn.Module):
 
 
 def joint_needs(terms: Sequence[Term]) -> Needs:
-    """All that the tasks of these terms read."""
+    """Union of the features that the tasks of these terms need."""
     return reduce(or_, (term.task.needs for term in terms), Needs())
 
 

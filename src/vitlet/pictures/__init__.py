@@ -76,12 +76,12 @@ def printable(text: str, most: int | None = None) -> str:
 
 
 def spaced(count: int, most: int) -> list[int]:
-    """At most so many of so many numbers, evenly spaced, the first included."""
+    """At most ``most`` of ``count`` indices, evenly spaced, the first included."""
     return [position * count // most for position in range(most)] if count > most else list(range(count))
 
 
 def make_folder(folder: Path) -> None:
-    """The folder of the pictures, there from now on."""
+    """Create the folder of the pictures if it does not exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:

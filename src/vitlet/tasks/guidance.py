@@ -162,7 +162,7 @@ class Guidance(Task):
         return TaskResult(torch.stack(losses).sum(), metrics)
 
     def _maps(self, grids: Sequence[Grid], stages: Sequence[Grid]) -> tuple[list[Tensor], list[Tensor]]:
-        """For each depth the projected tokens and their targets, ``(B, N, C)``."""
+        """Projected tokens and their targets ``(B, N, C)`` for each depth."""
         said, wanted = [], []
         for head, (own, its) in zip(self.heads, self.pairs, strict=True):
             grid = grids[own]

@@ -99,7 +99,7 @@ def chance_verdict(
 
 
 def ask(task: nn.Module, features: Features) -> TaskResult:
-    """A task's answer; outside autocast its heads get tokens in their own precision, whatever the model is in."""
+    """Evaluate a task; outside autocast its heads get tokens in their own precision, whatever the model's."""
     head, device = next(task.parameters(), None), features.last.tokens.device.type
     casting = device != "meta" and torch.is_autocast_enabled(device)  # the meta device knows no autocast
     if head is not None and not casting:

@@ -19,7 +19,7 @@ NO_CHANGE: Statistics = ((0.0,), (1.0,))
 
 
 class Teacher(nn.Module):
-    """A frozen network in evaluation mode; normalisation is undone and done again where its own differs.
+    """Frozen teacher model in evaluation mode; images are normalized again if its normalization differs.
 
     Args:
         backbone: the model, such as ``vitlet.TimmBackbone(model)``.

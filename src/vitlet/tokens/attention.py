@@ -26,7 +26,7 @@ Penalty = Callable[[slice, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """One layer's attention as a task may count on it.
+    """Shape of one attention layer: heads, tokens, windows.
 
     Attributes:
         heads: h.
@@ -127,7 +127,7 @@ class AttentionMap:
         return self.shape.prefix == 0 and self.visible is None
 
     def _placed(self, maps: Tensor) -> Tensor:
-        """Of ``(B*G, k, P+N, P+N)`` the tokens with a place, in full precision: ``(B, G, k, N, N)``."""
+        """Attention between grid tokens in full precision, ``(B*G, k, P+N, P+N)`` -> ``(B, G, k, N, N)``."""
         maps = maps.to(torch.promote_types(maps.dtype, torch.float32))
         if self.shape.prefix:
             maps = maps[..., self.shape.prefix :, self.shape.prefix :]

@@ -84,7 +84,7 @@ class Masked:
         return MaskedView(pixels.masked_fill(blank, 0.0), pixels, cells)
 
     def fitted(self, pixels: tuple[int, int], cells: tuple[int, int]) -> Masked:
-        """With patches as large as the tokens of this many cells on images of this many pixels."""
+        """The view with patches of the size of a token, for this grid and image size."""
         if self.patch is not None:
             return self
         patch = pixels[0] // cells[0]

@@ -1,4 +1,4 @@
-"""Every patch augmented by itself, on pixels as they were before normalising.
+"""Augmentation of each patch by itself, on pixels before normalization.
 
 Of RelViT, "Where are my Neighbors? Exploiting Patches Relations in Self-Supervised Vision Transformer" (BMVC 2022):
 neighbouring patches then cannot be told by their shared colours or by the line that runs across their border.
@@ -86,14 +86,14 @@ def random_crops(pixels: Tensor, size: int) -> Tensor:
 
 
 def grey_patches(pixels: Tensor) -> Tensor:
-    """One channel of brightness."""
+    """Greyscale version of each patch, one channel."""
     if pixels.shape[1] != 3:
         return pixels.mean(1, keepdim=True)
     return (pixels * pixels.new_tensor(LUMA).view(3, 1, 1)).sum(1, keepdim=True)
 
 
 def blend_patches(pixels: Tensor, other: Tensor, share: Tensor) -> Tensor:
-    """Away from ``other`` where the share is above 1, towards it below."""
+    """Blend patches with ``other``; a share above 1 extrapolates away from it."""
     return (other + share * (pixels - other)).clamp(0, 1)
 
 

@@ -204,7 +204,7 @@ def _by_rows(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]
 def _gradients(
     query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor, of_out: Tensor, waiting: list[_Waiting]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of queries, keys and values, ``(K, T, d)``."""
+    """Gradients of queries, keys and values, ``(K, T, d)``."""
     queries, keys, values, of_outs = map(_maps, (query, key, value, of_out))
     heads, tokens = query.shape[1:3]
     logsumexp = logsumexp.to(queries.dtype)

@@ -1,8 +1,8 @@
-"""A run by the clock: a speed test of seconds, and the plan in steps that follows from it.
+"""Training with a time budget: a speed test of a few seconds, and a plan in steps that follows from it.
 
-The plan is made once, before anything is written. From then on the run is one of so many epochs, and its settings say
-so: continued or started again from its file, it trains the same steps. Only where the machine turns out to be of
-another speed than in the test does the loop plan again, see `Clock`.
+The plan is made once, before anything is written. From then on the number of epochs is fixed and part of the settings:
+resumed, or repeated from its file, the run trains the same steps. Only if the machine turns out slower or faster than
+in the test does the loop plan again, see `Clock`.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from vitlet.training.state import State
 from vitlet.training.teachers import teacher_share
 
 VALIDATION_SHARE = 0.05
-"""The most of a budget that validation takes, beside the one at the end."""
+"""Largest share of a budget for validation, without the final one."""
 RESERVE = 0.01
-"""Share of a budget that is left for checkpoints, logs and the result."""
+"""Share of a budget reserved for checkpoints, logs and the result."""
 OFF_TIME = 0.01
-"""Share of a budget that a run may be expected to end too early or too late before it is planned again."""
+"""Expected deviation from the end of the budget, as a share of it, above which a run is planned again."""
 PARTS = 50
-"""The fewest epochs of a budget, where there are as many steps: a run can end after each of them, and nowhere else."""
+"""Minimum number of epochs of a budget, if there are as many steps: a run can only end after an epoch."""
 UNUSED = 0.005
 """Share of the steps that may be left out so that epochs are about as long as a pass over the images."""
 SETTLED = 0.1
 """Share of a run after which its pace is known."""
 TEST_SHARE = 0.04
-"""About the most of a budget that the speed test takes."""
+"""Approximate largest share of a budget for the speed test."""
 
 
 PLANNED = (
@@ -54,7 +54,7 @@ PLANNED = (
 
 @dataclass(frozen=True)
 class Speed:
-    """What the speed test found.
+    """Result of the speed test.
 
     Attributes:
         settings: precision and memory layout, the fastest of those tried.
@@ -70,7 +70,7 @@ class Speed:
 
 
 def planned_job(job: ImageJob, world: World, watch: Stopwatch) -> tuple[ImageJob, str]:
-    """The job with precision, layout and number of epochs found by a speed test; and a line on what was found."""
+    """The job with precision, memory layout and number of epochs from a speed test; and a line that reports them."""
     config = job.config
     if not (job.asked.is_open or job.asked.autotune):
         return job, ""
@@ -96,7 +96,7 @@ def left_open(job: Job) -> tuple[str, ...]:
 
 
 def planned_settings(run: Path) -> dict[str, Any]:
-    """What the speed test of a run had found, by the run's own file."""
+    """Settings that the speed test of a run had found, read from the run's file."""
     stored = read_config(run)
     return {key: getattr(stored, key) for key in (*PLANNED, "autotune")}
 
@@ -134,7 +134,7 @@ def plan_steps(job: ImageJob, world: World, speed: Speed, used: float) -> dict[s
 
 
 def equal_epochs(steps: int, about: int) -> int:
-    """How many epochs of equal length use these steps, near the number that is wanted."""
+    """Number of epochs of equal length, near ``about``, that use nearly all of these steps."""
 
     def unused(count: int) -> float:
         return max(UNUSED, (steps % count) / steps)
@@ -144,7 +144,7 @@ def equal_epochs(steps: int, about: int) -> int:
 
 
 def expected_seconds(job: ImageJob, world: World, speed: Speed) -> tuple[float, dict[str, int]]:
-    """How long a run of so many epochs takes; and how often it validates and saves, so that this takes little of it."""
+    """Expected seconds of a run; and validation and checkpoint intervals that take little of it."""
     config, asked = job.config, job.asked
     order, _ = job.batches(world)
     epoch = order.steps * mean_cost(speed.steps, job.sizes)
@@ -157,14 +157,14 @@ def expected_seconds(job: ImageJob, world: World, speed: Speed) -> tuple[float, 
 
 
 def mean_cost(costs: dict[tuple[int, int], float], sizes: Sizes | None) -> float:
-    """Seconds of a step, as a mean over a run whose images may grow."""
+    """Mean seconds of a step over a run, with progressive resizing taken into account."""
     if sizes is None:
         return next(iter(costs.values()))
     return sum(share * costs[size] for size, share in sizes.shares().items())
 
 
 def last_epoch_in_time(state: State, config: BaseConfig, sizes: Sizes | None, watch: Stopwatch) -> float:
-    """After which epoch, or part of one, a run with a budget is to end; the planned one unless the pace is another."""
+    """Epoch, possibly fractional, after which a run with a budget ends: as planned unless steps take longer or less."""
     clock, total = state.clock, budget_seconds(config)
     done = clock.planned(state.epoch) / clock.epochs
     if total is None or not clock.costs or not SETTLED <= done < 1:
@@ -208,7 +208,7 @@ def count_time(
 
 
 def measure_speed(job: ImageJob, watch: Stopwatch | None = None) -> Speed:
-    """Time a few steps of each way to run this network here, and of each image size in the fastest."""
+    """Time a few steps in each precision and memory layout, and of each image size in the fastest one."""
     asked, size = job.asked, job.config.img_size
     assert size is not None
     limit, watch = TEST_SHARE * (budget_seconds(asked) or 600.0), (watch or Stopwatch()).restarted()
@@ -247,7 +247,7 @@ def _variants(job: ImageJob) -> Iterator[tuple[bool, bool]]:
 
 
 class TrialSteps:
-    """Steps of a job that is thrown away afterwards."""
+    """Training steps of a copy of the job that is discarded afterwards."""
 
     def __init__(self, job: ImageJob, watch: Stopwatch) -> None:
         self.job, self.world, self.watch = job, World(), watch
@@ -276,7 +276,7 @@ class TrialSteps:
         return sorted(times)[len(times) // 2]
 
     def _now(self) -> float:
-        """Seconds by the clock of the budget."""
+        """Seconds on the budget's clock."""
         return self.watch.seconds(self.job.config)
 
     def _step(self, parts: list[Any]) -> None:

@@ -89,7 +89,7 @@ def resolve_settings(config: RunConfig, backbone: Backbone, num_classes: int, de
 
 
 def training_sizes(config: RunConfig, objective: Objective) -> Sizes | None:
-    """The sizes of a run whose images grow; network and tasks are tried at each of them."""
+    """Image sizes of a run with progressive resizing; model and tasks are tried at each of them."""
     if config.img_size_start is None or config.img_size_start == config.img_size:
         return None
     assert config.img_size is not None

@@ -1,8 +1,8 @@
-"""How to train where the user names no model: what the data is like, what it runs on, and what was measured.
+"""Automatic choice of model and recipe, by the data, the machine and what was measured.
 
-`choose` looks at the data, finds the entry of ``choices.yaml`` that speaks of it, and completes the settings: every
+`choose` looks at the data, finds the entry of ``choices.yaml`` that applies to it, and completes the settings: every
 setting that the user gave is kept, and the others follow from it. A file of trained weights (``--init``) of a known
-layout names its model; other runs that begin with trained weights are not open to this choice.
+layout determines the model; other runs that start from trained weights are not chosen for.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from vitlet.training.knowledge import DeviceKind, Rule, knowledge
 from vitlet.training.resume import given_settings
 
 FOR_TASKS = ("task", "positions", "balance_tasks")
-"""Settings for which a network with tokens and positions is chosen."""
+"""Settings that need a model with attention: if one is given, ``with_tasks`` of the table is chosen."""
 
 SIDES = (32, 64, 96, 128, 224)
-"""Image sizes that the networks of the table are made for."""
+"""Image sizes that the models of the table are built for."""
 
 STEPS = 8
 """Steps of an epoch that smaller batches are to leave where there are few images; no batch is smaller than this."""
@@ -39,15 +39,15 @@ UNKNOWN_SIDE = 224.0
 
 @dataclass(frozen=True)
 class Choice:
-    """Settings with everything chosen that was open, and what is to be said of it.
+    """Complete settings, and where they come from.
 
     Attributes:
         config: the settings.
-        rule: the entry that they are from.
-        found: what was looked at.
+        rule: the entry of ``choices.yaml``.
+        found: properties of the data.
         source: the data as it was read; None where only its size was known.
         decoded: its pixels, by how they are prepared: several runs on the same data decode it once.
-        layout: of the trained weights that the run begins with.
+        layout: layout of the trained weights that the run starts from.
     """
 
     config: RunConfig
@@ -59,14 +59,14 @@ class Choice:
 
     @property
     def data(self) -> str:
-        """The data and the machine in a few words."""
+        """Short description of the data and the machine."""
         side = "" if self.found.side is None else f" of about {self.found.side:g} px"
         device = "a CPU" if self.rule.device == "cpu" else "an accelerator"
         return f"{self.found.images:,} images{side} on {device}"
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What was chosen and why: two lines, and one on trained weights."""
+        """Lines that report the choice and its reason, and one on trained weights."""
         config = self.config
         first, last = config.img_size_start, config.img_size
         sizes = (f"{first[0]} to " if first else "") + (f"{last[0]} px" if last else "")
@@ -93,7 +93,7 @@ class Choice:
 
 
 def choose(config: RunConfig, given: Mapping[str, Any] | None = None, source: Dataset | None = None) -> Choice:
-    """The settings completed for their data and this machine.
+    """Complete the settings for their data and this machine.
 
     Args:
         config: the settings.
@@ -110,7 +110,7 @@ def choose(config: RunConfig, given: Mapping[str, Any] | None = None, source: Da
 def choose_for(
     config: RunConfig, given: Collection[str], found: Glance, device: DeviceKind, layout: Layout | None = None
 ) -> Choice:
-    """The same for data, and a layout of trained weights, that were looked at already."""
+    """Choose settings for known properties of the data and a known layout of trained weights."""
     side = UNKNOWN_SIDE if found.side is None else found.side
     rules = knowledge().rules
     if layout is not None:
@@ -127,7 +127,7 @@ def choose_for(
 
 
 def frozen_settings(choice: Choice, given: Collection[str]) -> RunConfig:
-    """From the same trained weights a logistic regression, on the same images, without what only steps need."""
+    """Settings of a logistic regression on frozen features of the same weights, without those of training steps."""
     config, usual = choice.config, RunConfig()
     assert choice.layout is not None and config.img_size is not None
     stays = {"seed", "minutes", "batch_size", "tta", "crop_pct"}
@@ -141,9 +141,9 @@ def frozen_settings(choice: Choice, given: Collection[str]) -> RunConfig:
 
 
 def smallest(choice: Choice, given: Collection[str]) -> Choice | None:
-    """The choice with the smallest model at the smallest image size, for very little time; None if there is none.
+    """The smallest model at the smallest image size, for a very short budget; None if that is chosen already.
 
-    What was given is kept; nothing of it was measured.
+    Settings given by the user are kept; these settings were not measured.
     """
     if choice.layout is not None:  # trained weights are of one size
         return None
@@ -156,7 +156,7 @@ def smallest(choice: Choice, given: Collection[str]) -> Choice | None:
 
 
 def completed(entry: Mapping[str, Any], config: RunConfig, given: Collection[str], found: Glance) -> dict[str, Any]:
-    """Settings of an entry of the table for this data, without those that were given or that a given one rules out."""
+    """Settings of a table entry for this data, without those that the user gave or that conflict with a given one."""
     values = dict(entry)
     with_tasks, model = values.pop("with_tasks", None), values.pop("model", None)
     if with_tasks and any(name in given for name in FOR_TASKS):
@@ -192,7 +192,7 @@ def completed(entry: Mapping[str, Any], config: RunConfig, given: Collection[str
 
 
 def _sizes(entry: int | str, config: RunConfig, given: Collection[str], found: Glance) -> dict[str, tuple[int, int]]:
-    """The size of the images, and the one they begin with where they grow and can."""
+    """Image size, and the first size of progressive resizing where it applies."""
     if config.img_size is not None:
         return {"img_size": config.img_size}
     first, _, last = str(entry).rpartition(":")
@@ -204,7 +204,7 @@ def _sizes(entry: int | str, config: RunConfig, given: Collection[str], found: G
 
 
 def _epochs(table: Mapping[int, int], images: int) -> int:
-    """Between the numbers of the table on a straight line of logarithms, beyond them as at its ends."""
+    """Epochs for a number of images: log-linear interpolation in the table, constant beyond its ends."""
     known = sorted(table.items())
     below = [each for each in known if each[0] <= images] or known[:1]
     above = [each for each in known if each[0] >= images] or known[-1:]
@@ -214,7 +214,7 @@ def _epochs(table: Mapping[int, int], images: int) -> int:
 
 
 def _batch_size(most: int, images: int, config: RunConfig) -> int:
-    """A power of two that leaves some steps in an epoch, as a multiple of the parts that a step is taken in."""
+    """Power of two that leaves several steps per epoch, rounded up to a multiple of micro-batches x processes."""
     fitting = min(most, max(STEPS, 1 << int(math.log2(max(1, images / STEPS)))))
     parts = config.grad_accum_steps * this_process().size
     return -(-fitting // parts) * parts

@@ -91,7 +91,7 @@ class Clock:
             self.validation = seconds
 
     def to_dict(self, used: float = 0.0) -> dict[str, Any]:
-        """For a checkpoint; ``used`` are the seconds of this process."""
+        """The clock as a dictionary for a checkpoint; ``used`` are the seconds of this process."""
         costs = [[*size, seconds] for size, seconds in self.costs.items()]
         knots = [list(knot) for knot in self.knots]
         paces = {name: getattr(self, name) for name in ("expected", "trained", "validation", "test")}
@@ -141,7 +141,7 @@ class Time:
     """The clocks of this machine, in seconds."""
 
     def wall(self) -> float:
-        """Of the clock on the wall, from any moment on."""
+        """Wall-clock seconds since an arbitrary moment."""
         return time.monotonic()
 
     def cpu(self) -> float:

@@ -12,7 +12,7 @@ LONGEST_DECAY, RECENT = 0.9998, 0.2
 
 
 def short_run_decay(steps: int) -> float:
-    """A decay for a run of so many steps: about the last fifth of them counts."""
+    """EMA decay for a run of this number of steps: it averages about the last fifth of them."""
     return min(LONGEST_DECAY, max(0.0, 1 - 1 / max(1.0, RECENT * steps)))
 
 

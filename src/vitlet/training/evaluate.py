@@ -105,7 +105,7 @@ def evaluate(
 
 
 def score_answers(probabilities: Tensor, labels: Tensor) -> Scores:
-    """Scores of answers that are there already: probabilities ``(images, classes)`` and labels ``(images,)``."""
+    """Scores of saved predictions: probabilities ``(images, classes)`` and labels ``(images,)``."""
     answers: Any = [(probabilities.clamp(min=1e-12).log(), labels)]  # a loader of one batch
     device, classes = probabilities.device, probabilities.shape[1]
     return evaluate(lambda logits: logits, answers, classes=classes, device=device, autocast=nullcontext)

@@ -138,7 +138,7 @@ def draw_run_curves(name: str, rows: list[dict[str, Any]], picture: Path) -> Non
 
 
 def _machine(device: torch.device) -> dict[str, Any]:
-    """What a run was trained on, as far as it is easily known."""
+    """The machine that a run was trained on, as far as known."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {"device": f"{device.type} {name}", "cpus": usable_cores(), "torch": torch.__version__}
 

@@ -66,7 +66,7 @@ def make_augmentation(config: RunConfig) -> Augmentation:
 
 
 def decode_once(config: RunConfig, dataset: Dataset, preprocess: Preprocess, decoded: dict[str, Dataset]) -> Dataset:
-    """The same as `decode_splits`, found among what was decoded of this dataset before, or added to it."""
+    """Like `decode_splits`, with a cache of the decoded dataset."""
     ways = [_training_transform(config, preprocess).key(), Fit(preprocess).key(), str(config.in_chans)]
     key = "; ".join([*ways, f"cache {config.cache}", f"skip {config.skip_unreadable}"])
     if key not in decoded:
@@ -95,7 +95,7 @@ def decode_splits(config: RunConfig, dataset: Dataset, preprocess: Preprocess) -
 
 
 def _training_transform(config: RunConfig, preprocess: Preprocess) -> Transform:
-    """How training images are kept: small ones at one size, so that a batch is cropped by one call."""
+    """Transform of stored training images: small ones get one size, so that a batch is cropped by one call."""
     size = preprocess.size
     if config.head == "logistic":
         return Fit(preprocess)  # what evaluation sees

@@ -161,7 +161,7 @@ class Job(ABC):
 
     @abstractmethod
     def learning_rate(self) -> Schedule:
-        """By the epoch, which may be fractional."""
+        """Learning rate at an epoch, which may be fractional."""
 
     @abstractmethod
     def validate(self, world: World, between: Callable[[], None], epoch: float) -> dict[str, float]:
@@ -177,7 +177,7 @@ class Job(ABC):
 
 
 def learned_from(job: Job) -> str:
-    """In words; a folder that was read in another way than it was meant shows here."""
+    """Description of the training data; shows a folder that was read in an unintended way."""
     classes = [name if name.isprintable() else repr(name) for name in job.classes]
     shown = ", ".join(classes[:5]) + (", ..." if len(classes) > 5 else "")
     return f"{job.images:,} training images" + (f" of {len(classes)} classes ({shown})" if classes else "")

@@ -164,7 +164,7 @@ class ImageJob(Job):
     @classmethod
     @abstractmethod
     def num_classes(cls, config: RunConfig, classes: int) -> int:
-        """Size of the classifier for data of so many classes."""
+        """Outputs of the classifier for data with this number of classes."""
 
     @classmethod
     @abstractmethod
@@ -211,7 +211,7 @@ class ImageJob(Job):
     @classmethod
     @abstractmethod
     def labels(cls, labels: Tensor) -> Tensor | None:
-        """These labels as the objective takes them."""
+        """Labels in the form that the objective expects."""
 
     def complaints(self) -> list[str]:
         return list(few_images(self.dataset))
@@ -309,7 +309,7 @@ class ClassifierJob(ImageJob):
 
 
 class LogisticJob(ClassifierJob):
-    """A classifier fitted in one step, by logistic regression on the features of a frozen network."""
+    """Job that fits a logistic regression on the features of a frozen model."""
 
     @classmethod
     def with_tasks(cls, config: RunConfig) -> RunConfig:
@@ -326,7 +326,7 @@ class LogisticJob(ClassifierJob):
         return logistic.fit_classifier(self.model, known, held, weights, between)
 
     def features(self, images: ImageSet, between: Callable[[], None]) -> logistic.FrozenFeatures:
-        """What the classifier sees of these images."""
+        """Pooled features of these images, the input of the classifier."""
         batches = ((self.on_device(batch), labels) for batch, labels in self.evaluation_loader(images, World()))
         return logistic.extract_features(self.model, batches, self.config.tta, self.autocast, between)
 
@@ -356,7 +356,7 @@ class PretrainJob(ImageJob):
 
     @classmethod
     def settle_positions(cls, config: RunConfig, model: nn.Module) -> tuple[RunConfig, list[str]]:
-        """The positional embedding goes off where it would give the answers of a task away."""
+        """Switch the positional embedding off where it would reveal the targets of a task."""
         given_away = bool(position_names(model)) and any(
             load_task(name).asks_for_places and task.view != "shuffle" for name, task in config.tasks.items()
         )

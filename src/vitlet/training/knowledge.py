@@ -52,7 +52,7 @@ class Rule:
     measured: MeasuredRun | None = None
 
     def holds(self, device: DeviceKind, images: int, side: float) -> bool:
-        """Whether this entry speaks of so many images of this size on such a device."""
+        """Whether this entry applies to this number of images of this size on this device."""
         within = (self.images[0] <= images <= self.images[1]) and (self.side[0] <= side <= self.side[1])
         return device == self.device and within
 

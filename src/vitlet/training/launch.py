@@ -17,7 +17,7 @@ GRACE = 60.0
 
 
 def launch(words: Sequence[str], count: int) -> int:
-    """Run ``vitlet WORDS`` in so many processes that train together; returns the exit code of the first to fail.
+    """Run ``vitlet WORDS`` in this number of distributed processes; returns the exit code of the first to fail.
 
     Their meeting place is held here, on a port of the system's choice, so that no two runs can collide.
     """

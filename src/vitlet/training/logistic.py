@@ -1,4 +1,4 @@
-"""A classifier by logistic regression on the features of a frozen network: one pass over the images, no steps.
+"""Logistic regression on the features of a frozen model: one pass over the images, no training steps.
 
 The run is an ordinary one of one epoch and one step, and the fitted regression becomes the network's classifier, so
 that every command takes it as any other run. The regularization strength is chosen on the validation images.
@@ -60,7 +60,7 @@ def extract_features(
     autocast: Callable[[], AbstractContextManager[Any]],
     between: Callable[[], None],
 ) -> FrozenFeatures:
-    """What the classifier sees of the images and, with ``tta`` flip, of their mirror images, as evaluation will."""
+    """Pooled features of the images and, with ``tta`` flip, of their mirror images, as in evaluation."""
     found, labels = [], []
     for batch, named in batches:
         between()
@@ -78,7 +78,7 @@ def fit_classifier(
     weights: Tensor | None,
     between: Callable[[], None],
 ) -> Outcome:
-    """Put a regression into a network's classifier; the outcome is that of the training images."""
+    """Fit a logistic regression and write it into the model's classifier; returns the result on the training images."""
     classifier: nn.Linear = model.get_classifier()  # type: ignore[operator]
     found = fit_logistic(known, held, classes=classifier.out_features, weights=weights, between=between)
     with torch.no_grad():
@@ -90,14 +90,14 @@ def fit_classifier(
 
 @dataclass(frozen=True)
 class FrozenFeatures:
-    """Of some images: ``views (N, views, C)``, one view or one more of the mirror image, and ``labels (N,)``."""
+    """Frozen features ``views (N, views, C)``, of the image or also of its mirror image, and ``labels (N,)``."""
 
     views: Tensor
     labels: Tensor
 
     @property
     def all_labels(self) -> Tensor:
-        """Of each view: ``(N * views,)``."""
+        """Labels of all views, ``(N * views,)``."""
         return self.labels.repeat_interleave(self.views.shape[1])
 
     def __getitem__(self, chosen: Tensor) -> FrozenFeatures:
@@ -182,7 +182,7 @@ def _fitted(known: FrozenFeatures, strength: float, classes: int, weights: Tenso
 
 @torch.inference_mode()
 def require_linear(model: nn.Module, images: Tensor, name: str) -> None:
-    """Refuse networks whose logits are not one linear layer of the features that can be had of them.
+    """Refuse models whose logits are not a linear layer on their pooled features.
 
     Args:
         model: the network.

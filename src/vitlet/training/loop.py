@@ -248,7 +248,7 @@ class Trainer:
         return self.sizes(self.state.clock.planned(epoch))
 
     def _plan_again(self) -> None:
-        """Of a run with a budget, after an epoch: end earlier or later where steps take other times than expected."""
+        """Plan the rest of a run with a budget again if steps are slower or faster than expected."""
         state, clock = self.state, self.state.clock
         last = self.world.by_first(lambda: last_epoch_in_time(state, self.config, self.sizes, self.watch))
         if last != clock.last:
@@ -257,7 +257,7 @@ class Trainer:
             self.reporter.say_length(clock.pace)
 
     def _open(self) -> None:
-        """What is trained on what, a line per fact, and what is wrong with the data."""
+        """Print model, data and settings, and warnings about the data."""
         lines = opening_lines(self.job, self.order, self.world.size)
         if self.world.first and (wrong := self.job.complaints()):
             lines.append(f"note on the data: {'; '.join(wrong)}. More by: vitlet scan {shlex.quote(self.config.data)}")
@@ -386,13 +386,13 @@ class Trainer:
         return row
 
     def _stop_if_asked(self) -> None:
-        """Between two batches of a validation."""
+        """Stop between two batches of a validation if requested."""
         self.reporter.validated()
         if self.world.largest([self.interrupts.pending()])[0]:
             raise InterruptedRunError
 
     def _patience_is_over(self) -> bool:
-        """Whether the best epoch lies too far back."""
+        """Whether the best epoch is too long ago (early stopping)."""
         rows, patience = self.state.rows, self.config.patience
         if patience is None or not self.job.validates or not rows:
             return False

@@ -87,7 +87,7 @@ class Muon(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """One step of both."""
+        """One step of Muon and of AdamW."""
         groups = self.param_groups
         try:
             self.param_groups = [group for group in groups if not group["muon"]]
@@ -128,7 +128,7 @@ def step_length(weight: Tensor) -> float:
 
 
 def is_inner_weight(name: str, parameter: Tensor, ends: Iterable[str]) -> bool:
-    """Whether a parameter of a network is a weight that Muon is for: neither its first nor its last, nor depth-wise.
+    """Whether Muon applies to a parameter: a weight of neither the first nor the last layer, and not depth-wise.
 
     Args:
         name: of the parameter.

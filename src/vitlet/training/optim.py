@@ -18,7 +18,7 @@ from vitlet.training.muon import Muon, is_inner_weight
 
 
 def make_optimizer(objective: Objective, config: BaseConfig) -> torch.optim.Optimizer:
-    """By timm's name; no decay on 1-D parameters nor on those the model itself excludes (position tables).
+    """Optimizer by timm's name; no weight decay on 1-D parameters and those that the model excludes (position tables).
 
     ``muon`` is for the weights inside the model; its first layer, its classifier and the tasks have AdamW.
     """

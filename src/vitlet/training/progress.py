@@ -28,7 +28,7 @@ class Bars(Progress):
     above: Above | None = None
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """What is shown at this moment."""
+        """Renderables shown at this moment."""
         if self.above is not None:
             yield self.above()
         yield from super().get_renderables()
@@ -102,7 +102,7 @@ class Reporter:
 
     @contextmanager
     def validation(self, batches: int) -> Iterator[None]:
-        """A bar of its own while an epoch is validated on so many batches; `validated` moves it."""
+        """Separate progress bar for a validation on this number of batches; `validated` advances it."""
         if self.bar is not None:
             self.checking = self.bar.add_task("validation", total=batches, place=self._place(), left="", note="")
         try:
@@ -126,7 +126,7 @@ class Reporter:
         return f"{duration(spent / max(1, self.now - self.done) * (self.epochs * self.steps - self.now))} left"
 
     def say(self, line: str) -> None:
-        """A line of its own."""
+        """Print a line."""
         self.console.print(f"{self.title}: {line}", highlight=False, markup=False, soft_wrap=True)
 
     def say_length(self, pace: float) -> None:

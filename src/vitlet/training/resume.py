@@ -1,4 +1,4 @@
-"""Whether a run is new or goes on, and with which settings: decided here and nowhere else."""
+"""Decide whether a run is new or resumed, and with which settings."""
 
 from __future__ import annotations
 

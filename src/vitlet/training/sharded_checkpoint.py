@@ -88,7 +88,7 @@ class _SafePlanner(DefaultLoadPlanner):
 
 
 def save_shards(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, average: dict[str, Tensor]) -> None:
-    """This process's part; all processes call this at once."""
+    """Save this process's shard; all processes call this together."""
     state: dict[str, Any] = {
         "objective": get_model_state_dict(module),
         "optimizer": get_optimizer_state_dict(module, optimizer),

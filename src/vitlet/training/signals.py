@@ -12,7 +12,7 @@ from vitlet.processes import LAUNCHER
 
 
 class Interrupts:
-    """SIGINT and SIGTERM while a run goes on; a second one changes nothing, least of all a save."""
+    """Handler of SIGINT and SIGTERM during a run; a second signal does not interrupt a save."""
 
     def __init__(self) -> None:
         self.wanted = False

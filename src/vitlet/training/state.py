@@ -1,4 +1,4 @@
-"""Everything that changes while a run goes on: what is saved, and what a continued run starts from."""
+"""State of a run: everything that changes during training, is saved, and is restored on resume."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Means:
         self.count = 0
 
     def add(self, outcome: Outcome, images: int) -> None:
-        """Take in one part of a step, of so many images."""
+        """Add one micro-batch of a step with this number of images."""
         self.count += images
         self.sums["train/loss"] += outcome.loss.detach() * images
         for name, value in (*outcome.parts.items(), *outcome.metrics.items()):
@@ -174,7 +174,7 @@ class State:
 
 
 def _has_unused(job: Job) -> bool:
-    """Whether some parameters get no gradient, tried on noise; DDP has to be told, or it waits for them."""
+    """Whether some parameters get no gradient, tried on noise; DDP would wait for them."""
     objective = job.objective
     before = {name: buffer.clone() for name, buffer in objective.named_buffers()}
     objective.train()

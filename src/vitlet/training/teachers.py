@@ -83,7 +83,7 @@ def statistics_of(student: Backbone) -> tuple[tuple[float, ...], tuple[float, ..
 
 
 def _untrained(config: BaseConfig, student: Backbone) -> Teacher:
-    """A small residual network with fresh weights, for the images and the classes of a student."""
+    """Untrained small residual network for the images and classes of a student."""
     if not isinstance(config, RunConfig) or config.pretrain:
         what = "pretrain" if isinstance(config, RunConfig) else config.JOB
         raise VitletError(

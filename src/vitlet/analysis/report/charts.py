@@ -91,7 +91,7 @@ def short(value: float) -> str:
 
 
 def reliability(found: Calibration) -> Markup:
-    """Share that is right by confidence, against the line on which confidence can be believed; images below."""
+    """Reliability diagram: accuracy by confidence against perfect calibration, with image counts below."""
     bins = zip(found.counts, found.confidence, found.accuracy, strict=True)
     bars = [(place, *values) for place, values in enumerate(bins) if values[0]]
     return render("reliability_chart.html", bars=bars, wide=250 / len(found.counts), most=max(found.counts))

@@ -26,7 +26,7 @@ Panels = list[dict[str, Any]]
 
 
 def _panels(runs: Sequence[Examined], describe: Callable[[RunRecord, Predictions], dict[str, Any]]) -> Panels:
-    """The same for every run that has predictions, side by side."""
+    """Confusion panels of all runs that have predictions, side by side."""
     return [
         {"run": run, "on": f"{len(run.predictions.labels):,} {SPLIT_NAMES[run.predictions.split]}"}
         | describe(run.record, run.predictions)
@@ -54,7 +54,7 @@ def _confusion(record: RunRecord, predictions: Predictions) -> dict[str, Any]:
 
 
 def _shaded(counts: Any) -> Any:
-    """Many classes: a picture whose opacity is the share of the row, in one colour right, in another wrong."""
+    """Confusion matrix of many classes as a picture: opacity is the share of the row, one colour correct, one wrong."""
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     pixels = np.zeros((*share.shape, 4), np.uint8)
     pixels[..., :3] = (214, 98, 43)

@@ -93,7 +93,7 @@ def looks(runs: Sequence[Examined]) -> list[dict[str, Any]]:
 
 
 def _look(explanation: Explanation, truth: str) -> dict[str, Any]:
-    """One image: itself with its class, evidence, rollout, attention of the last layer."""
+    """Maps of an image: its class, class activation map, attention rollout, attention of the last layer."""
     seen = _seen(explanation.pixels, ZOOMED)
     name, probability = explanation.guess or ("", None)
     maps = {f"class activation map: {name}": explanation.evidence, "attention rollout": explanation.rollout}
@@ -123,7 +123,7 @@ def localization(runs: Sequence[Examined]) -> list[dict[str, Any]]:
 
 
 def _localized(pixels: Any, places: Places) -> dict[str, Any]:
-    """Where tokens are and where the head puts them, in pixels of the picture; and the errors."""
+    """True and predicted token positions in pixels of the picture, and the errors."""
     seen, error = _seen(pixels, ZOOMED), places.error[0]
     scale = np.array([seen.height, seen.width]) / np.array(places.sides)
     true, predicted = (
@@ -140,7 +140,7 @@ def _localized(pixels: Any, places: Places) -> dict[str, Any]:
 
 
 def _seen(pixels: Any, side: int) -> Image.Image:
-    """What the model saw, ``(height, width, 3)`` in 0..1, as a picture."""
+    """The model's input as a picture, ``(height, width, 3)`` in 0..1."""
     return thumbnail(Image.fromarray((np.clip(pixels, 0, 1) * 255).round().astype(np.uint8)), side)
 
 

@@ -15,7 +15,7 @@ SPLIT_NAMES = {"test": "test images", "val": "validation images", "train": "trai
 
 
 def result(runs: Sequence[Examined]) -> dict[str, Any]:
-    """One card per run with its state and its final numbers, and what deserves saying."""
+    """One card per run: its state, its final metrics, and remarks."""
     return {"cards": [_card(run) for run in runs], "notes": [note for run in runs for note in _notes(run)]}
 
 
@@ -171,7 +171,7 @@ def settings_tables(runs: Sequence[Examined]) -> dict[str, Any]:
 
 
 def _machine(record: RunRecord) -> dict[str, Any]:
-    """What is known of the machine."""
+    """The machine that the run was trained on, in words."""
     found: dict[str, Any] = {"device": record.config.device}
     machine = record.result.get("machine")
     if isinstance(machine, dict):

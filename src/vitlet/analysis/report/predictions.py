@@ -1,4 +1,4 @@
-"""A run's network on its own images: predictions, and explanations of a few of them."""
+"""Predictions of a run's model on the run's images, and explanations of a few of them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Predictions:
 
     @property
     def confidence(self) -> Any:
-        """Its probability."""
+        """Probability of the predicted class."""
         return self.probabilities.max(1)
 
     @property

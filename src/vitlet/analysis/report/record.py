@@ -24,7 +24,7 @@ Kind = TypeVar("Kind", bound=BaseConfig, covariant=True)
 
 @dataclass(frozen=True)
 class JobRecord(Generic[Kind]):
-    """One run, whose settings are of some kind.
+    """Record of one run with settings of type ``Kind``.
 
     Attributes:
         path: path of its folder.
@@ -133,7 +133,7 @@ def is_training(path: Path) -> bool:
 
 
 def _manifest(path: Path) -> dict[str, Any]:
-    """What the newest checkpoint says about itself."""
+    """Manifest of the newest checkpoint."""
     for folder in sorted(path.glob("checkpoints/step-*"), reverse=True):
         try:
             found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))

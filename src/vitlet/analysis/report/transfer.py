@@ -44,7 +44,7 @@ def report_transfer(runs: Sequence[Path], output: Path) -> Path:
 
 
 def _scores(records: Sequence[AnyRecord]) -> dict[str, Any]:
-    """Every final number, a row each; COCO has none for a size that no object has."""
+    """Table of all final metrics; COCO defines none for a size that no object has."""
     found = [record.scores or ("val", {}) for record in records]
     head = ["number", *(f"{record.name} ({split})" for record, (split, _) in zip(records, found, strict=True))]
 

@@ -62,7 +62,7 @@ def _transfer() -> dict[str, Any]:
 
 
 def _settings(name: str, scale: Scale) -> tuple[dict[str, Any], str]:
-    """What a recipe sets, of detection and segmentation where it is not as usual; and what there is to say of it."""
+    """Settings of a recipe (of detection and segmentation those that differ from the defaults), and remarks."""
     from vitlet.experiments.recipes import PAPER_TABLES, find_recipe
 
     if make := _transfer().get(name):
@@ -84,7 +84,7 @@ def _settings(name: str, scale: Scale) -> tuple[dict[str, Any], str]:
 
 
 def _commands(recipe: Recipe, scale: Scale, size: str) -> list[str]:
-    """What to type, and what has to be at hand."""
+    """Commands that run a recipe, and the files that they need."""
     command, before = f"vitlet train --recipe {recipe.name}{size}", []
     if recipe.first_config(scale) is not None:
         before = [f"command: vitlet pretrain --recipe {recipe.name}{size} --output FIRST"]

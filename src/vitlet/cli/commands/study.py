@@ -109,7 +109,7 @@ def _engine(chosen: argparse.Namespace, place: StudyPaths) -> LocalEngine | RayE
 
 
 def _reported(place: StudyPaths) -> Path:
-    """What `vitlet report` is to be given; records elsewhere than beside the study have a copy of its file."""
+    """The folder to pass to `vitlet report`; a work folder elsewhere holds a copy of the study's file."""
     from vitlet.experiments.studies.records import records_folder
 
     try:

@@ -216,7 +216,7 @@ def with_recipe(chosen: argparse.Namespace, fixed: Mapping[str, Any], *, runs: b
 
 
 def _recipe_settings(name: str, scale: Scale, given: dict[str, Any], *, runs: bool) -> dict[str, Any]:
-    """A recipe's settings with those given over them; of a recipe in two phases, those of the phase asked for."""
+    """Settings of a recipe, overridden by the given ones; a recipe in two phases has those of the requested phase."""
     from vitlet.experiments.recipes import find_recipe
     from vitlet.experiments.studies.definition import over_recipe
 

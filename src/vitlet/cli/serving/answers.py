@@ -67,7 +67,7 @@ class ServedModel:
         return made, ""
 
     def about(self) -> dict[str, Any]:
-        """For the page, before any image."""
+        """Facts about the model that the page shows before any image."""
         predictor, patch = self.predictor, patch_size(self.predictor.model)
         return {
             "run": self.name,

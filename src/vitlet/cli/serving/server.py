@@ -55,14 +55,14 @@ class Connection(H11Protocol):
             super().data_received(data)
 
     def handle_events(self) -> None:
-        """Start what was asked for; once the whole request is there, its time is the server's."""
+        """Start the request; its deadline ends when it is complete."""
         super().handle_events()
         whole = self.conn.their_state in (h11.DONE, h11.MUST_CLOSE)
         if whole and self.cycle is not None and not self.cycle.response_complete:
             self._allow("read", None)
 
     def pause_writing(self) -> None:
-        """The visitor does not take the answer as fast as it is sent."""
+        """Set a deadline while the client reads the response more slowly than it is sent."""
         super().pause_writing()
         self._allow("write", self.limits.write_seconds)
 
@@ -72,12 +72,12 @@ class Connection(H11Protocol):
         self._allow("write", None)
 
     def on_response_complete(self) -> None:
-        """The answer is on its way; the next request may come."""
+        """Allow the next request once the response was sent."""
         self._allow("read", self.limits.read_seconds)
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP; behind a request that is being answered it only ends that request's body."""
+        """Refuse data that is not HTTP; during a request it only ends the request's body."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.more_body = False
             self.cycle.message_event.set()
@@ -85,7 +85,7 @@ class Connection(H11Protocol):
             self._turn_away("400 Bad Request", "Bad request syntax or length.")
 
     def _turn_away(self, status: str, sentence: str, more: str = "") -> None:
-        """An answer without a request; what the visitor still sends is dropped, for closing at once would lose it."""
+        """Send an error response without a request; input is still drained, or the response would be lost."""
         self._turned_away = True
         self.connections.discard(self)
         body = json.dumps({"error": sentence})
@@ -96,7 +96,7 @@ class Connection(H11Protocol):
         self._allow("read", LINGER_SECONDS)
 
     def _allow(self, what: str, seconds: float | None) -> None:
-        """Cut the connection if reading or writing is not done so many seconds from now; None: there is no hurry."""
+        """Close the connection if reading or writing is not done after this number of seconds; None: no deadline."""
         if what in self._deadlines:
             self._deadlines.pop(what).cancel()
         if seconds is not None:

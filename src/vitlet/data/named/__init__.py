@@ -59,7 +59,7 @@ def load_named(
 
 
 def _find(official: Official, data_dir: Path, class_list: Path | None) -> Dataset | None:
-    """The dataset as it lies there, whatever its size; None where no layout is recognised."""
+    """The dataset in this folder, complete or not; None if no layout is recognized."""
     from vitlet.data.named.cifar import find_cifar
     from vitlet.data.named.domainnet import find_domainnet
     from vitlet.data.named.flowers import find_flowers
@@ -73,7 +73,7 @@ def _find(official: Official, data_dir: Path, class_list: Path | None) -> Datase
 
 
 def _absent(official: Official, data_dir: Path, *, download: bool) -> str:
-    """What was looked for, what is there instead, and where to get it."""
+    """Error message for a missing dataset: expected files, found files, and where to get it."""
     if not data_dir.is_dir():
         there = "no such folder"
     else:

@@ -18,7 +18,7 @@ FLOWERS = tuple(name.rstrip("?") for name in Flowers102.classes)
 
 
 def find_flowers(official: Official, data_dir: Path) -> Dataset | None:
-    """Its three splits; ``flowers102`` trains on the first two together."""
+    """The three splits of Flowers-102; ``flowers102`` trains on the first two together."""
     found = _read(roots(data_dir, official.folders), data_dir)
     if found is None or found.val is None or official.val is not None:
         return found

@@ -88,7 +88,7 @@ class Listed(Files):
     absent: tuple[str, ...] = ()
 
     def remark(self) -> str:
-        """For the note; empty where every file is there."""
+        """Remark on missing files for the dataset's note; empty if there are none."""
         if not self.absent:
             return ""
         return f", {len(self.absent):,} listed images are absent, such as {self.absent[0]}"

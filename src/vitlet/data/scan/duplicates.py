@@ -73,7 +73,7 @@ class Copies:
 
     @property
     def search(self) -> dict[str, float]:
-        """What was asked of near copies, and how many images were left out, by name."""
+        """Settings of the near-duplicate search, and the number of images left out, by name."""
         return {"bits": self.radius, "likeness": self.likeness, "plain": self.plain, "crowded": self.crowded}
 
 
@@ -105,7 +105,7 @@ def find_copies(
 
 
 def _groups(group: Whole, least: NDArray[np.float64], near: NDArray[np.bool_]) -> tuple[CopyGroup, ...]:
-    """Those of two and more members, from each image's group."""
+    """Groups of two or more images, from each image's group number."""
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
     found = [

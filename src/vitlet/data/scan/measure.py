@@ -106,7 +106,7 @@ _here: tuple[Mapping[str, ImageSet], int]
 
 
 def _start(sets: Mapping[str, ImageSet], channels: int) -> None:
-    """In each process, once: the images arrive here and not with every chunk."""
+    """Initializer of a worker process: receives the images once instead of with every chunk."""
     global _here
     torch.set_num_threads(1)
     _here = (sets, channels)
@@ -159,7 +159,7 @@ def _decode(images: ImageSet, index: int, channels: int) -> tuple[Tensor, Header
 
 
 def _grey(pixels: Bytes) -> Image.Image:
-    """One plane: Pillow's weights for three channels, the mean of any other number."""
+    """Greyscale image: Pillow's weights for three channels, otherwise the mean of the channels."""
     if len(pixels) != 3:
         return Image.fromarray(pixels.mean(axis=0).astype(np.uint8))
     red, green, blue = pixels.astype(np.uint16)

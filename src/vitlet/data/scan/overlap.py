@@ -17,7 +17,7 @@ POOL = "pool"
 
 @dataclass(frozen=True)
 class NewImages:
-    """What is left of a pool, and why the rest is not.
+    """Images of a pool that are not in the training data, and the reasons for leaving out the others.
 
     Attributes:
         indices: of the new images, the first of each picture.

@@ -1,4 +1,4 @@
-"""A learning curve in its folder: the runs one after another, each an ordinary run, then the fit and the answer.
+"""Learning curve in a folder: ordinary runs one after another, then the fit and the conclusions.
 
 A command that was stopped or killed goes on: its plan is in the record, finished runs are not trained again, and a run
 that was interrupted continues from its last checkpoint.
@@ -62,7 +62,7 @@ class LearnCurve:
         self.folder, self.before = RunFolder(path), record.seconds
 
     def seconds(self) -> float:
-        """That are used of the time."""
+        """Seconds of the budget used so far."""
         return self.before + self.watch.used(RunConfig(minutes=1.0))
 
     def run(self) -> CurveRecord:

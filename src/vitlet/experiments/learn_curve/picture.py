@@ -12,7 +12,7 @@ from vitlet.pictures import panels, save_figure
 
 
 def draw_curve(record: CurveRecord, fit: CurveFit, target: float | None, picture: Path) -> None:
-    """Accuracy against images on a logarithmic axis; what lies right of the dashed line was not measured."""
+    """Accuracy against images on a logarithmic axis; right of the dashed line is extrapolated."""
     figure, (axis,) = panels(1, 7, 4.2)
     grid = np.geomspace(fit.sizes[0], FARTHEST * fit.sizes[-1], 80)
     band = fit.band(list(grid))

@@ -90,7 +90,7 @@ def subset_shares(images: ImageSet, classes: tuple[str, ...]) -> tuple[float, ..
 
 
 def lengths(config: RunConfig, choice: Choice | None, given: Mapping[str, Any], images: int) -> Length:
-    """What `vitlet train` takes for so many images; of a model that was named, the same for all."""
+    """Epochs that `vitlet train` chooses for this number of images; a model named by the user has the same for all."""
     if choice is None:
         return Length(config.epochs, config.batch_size)
     named = {key: value for key, value in given.items() if key != "minutes"}
@@ -108,7 +108,7 @@ def larger_model(name: str) -> str | None:
 
 
 def measured_costs(job: ImageJob, speed: Speed, dataset: Dataset) -> Costs:
-    """From a speed test of a run on all images, and the time that it takes to read some of them."""
+    """Cost model from a speed test on all images, and from the time to read some of them."""
     sample, began = spaced(len(dataset.train), READ_IMAGES), time.monotonic()
     for index in sample:
         dataset.train.image(index, job.config.in_chans)

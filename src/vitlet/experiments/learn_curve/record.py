@@ -26,7 +26,7 @@ RunKind = Literal["size", "epochs", "model"]
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """What is to be trained: a share of the training images, a seed, epochs (0: frozen features) and a model."""
+    """Planned run: fraction of the training images, seed, epochs (0: frozen features) and model."""
 
     kind: RunKind
     share: float
@@ -38,14 +38,14 @@ class PlannedRun:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """Name of the run's folder."""
         what = {"size": f"{self.share:.3f}", "epochs": "more-epochs", "model": "larger-model"}[self.kind]
         return f"{what}-seed-{self.seed}"
 
 
 @dataclass(frozen=True)
 class MeasuredCurveRun:
-    """What a planned run came to: training images, accuracy in percent on so many images, seconds that it took."""
+    """Result of a planned run: training images, accuracy in percent, number of evaluated images, seconds."""
 
     name: str
     kind: RunKind
@@ -61,7 +61,7 @@ class MeasuredCurveRun:
 
 @dataclass(frozen=True)
 class CurveRecord:
-    """What ``curve.json`` holds.
+    """Contents of ``curve.json``.
 
     Attributes:
         settings: of a run on all images, as plain values.
@@ -86,7 +86,7 @@ class CurveRecord:
     answer: dict[str, Any] = field(default_factory=dict)
 
     def dump(self) -> str:
-        """As JSON."""
+        """The record as JSON text."""
         return json.dumps(asdict(self), indent=2, ensure_ascii=False)
 
     def points(self) -> list[CurvePoint]:
@@ -108,7 +108,7 @@ def is_curve(path: Path) -> bool:
 
 
 def read_curve(path: Path) -> CurveRecord:
-    """What a learning curve has found so far."""
+    """Read ``curve.json`` of a learning curve."""
     try:
         found = json.loads((path / CURVE_FILE).read_text(encoding="utf-8"))
         plan = tuple(PlannedRun(**each) for each in found.pop("plan"))

@@ -1,4 +1,4 @@
-"""A learning curve as one HTML page: the picture, the answer, and every run."""
+"""HTML report of a learning curve: picture, conclusions, and all runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vitlet.experiments.learn_curve.record import PICTURE, read_curve
 
 
 def report_curve(folder: Path, output: Path) -> Path:
-    """Write the report of a learning curve that has an answer."""
+    """Write the report of a finished learning curve."""
     record = read_curve(folder)
     if not record.answer or not (folder / PICTURE).is_file():
         done = f"{len(record.runs)} of {len(record.plan)} runs"

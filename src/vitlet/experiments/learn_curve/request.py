@@ -1,4 +1,4 @@
-"""What is asked of a learning curve, its plan, and its folder: new, or begun before."""
+"""Request of a learning curve, its plan, and its folder, new or resumed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from vitlet.training.run_folder import next_free
 
 @dataclass(frozen=True)
 class CurveRequest:
-    """What is asked for.
+    """Settings of a learning curve.
 
     Attributes:
         config: settings of a run on all images, completed.
@@ -48,7 +48,7 @@ class CurveRequest:
 
     @property
     def frozen(self) -> bool:
-        """Whether a linear classifier on frozen features is measured in place of trained networks."""
+        """Whether a linear classifier on frozen features is measured instead of trained models."""
         return bool(self.config.freeze)
 
 
@@ -111,7 +111,7 @@ def plan_curve(request: CurveRequest, watch: Stopwatch) -> CurveRecord:
 
 
 def open_curve(request: CurveRequest, watch: Stopwatch) -> tuple[Path, CurveRecord]:
-    """The folder and the record of a curve: new, or begun before with the same settings."""
+    """Folder and record of a learning curve, new or resumed with the same settings."""
     config = request.config
     path = Path(config.output) if config.output else next_free(Path("runs"), replace(config, model="learn-curve"))
     if is_curve(path) and not config.overwrite:

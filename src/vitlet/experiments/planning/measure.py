@@ -39,7 +39,7 @@ class MachineSpeed:
     name: str
 
     def seconds(self, work: Mapping[Work, int]) -> float:
-        """Every operation at the rate measured for its kind and size."""
+        """Seconds of a step: each operation at the rate measured for its kind and size."""
         return sum(count * (self.overhead + self._one(each)) for each, count in work.items())
 
     def _one(self, work: Work) -> float:
@@ -102,7 +102,7 @@ def measure_machine(device: torch.device, precision: torch.dtype | None) -> Mach
 
 
 def _curves(times: Mapping[Work, list[float]]) -> dict[tuple[str, str], Curve]:
-    """By kind and precision; points of like size, within a factor of four, are joined."""
+    """Speed curves by kind of operation and precision; sizes within a factor of four are merged."""
     points: dict[tuple[str, str], dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for work, taken in times.items():
         if size := work.flops or work.bytes:
@@ -118,7 +118,7 @@ def _joined(members: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _overhead(measured: MachineSpeed, device: torch.device, clock: Callable[[], float]) -> float:
-    """What an operation costs beyond its own work, from a step that is nearly nothing else."""
+    """Overhead of an operation in seconds, from a training step with almost no arithmetic."""
     step = exercise((lambda: TokenBlock(32), (1, 4, 32)), device)
     counting = Counting()
     with counting:

@@ -70,7 +70,7 @@ class Plan:
         return self.memory.total <= self.available
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The plan as a dictionary for JSON."""
         plain = asdict(self) | {"fits": self.fits}
         plain["memory"]["total"] = self.memory.total
         return plain

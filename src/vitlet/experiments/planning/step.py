@@ -43,7 +43,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Sum of all parts."""
         return sum(asdict(self).values())
 
 

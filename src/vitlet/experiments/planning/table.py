@@ -51,7 +51,7 @@ def _times(plan: Plan) -> Table:
 
 
 def seconds(value: float) -> str:
-    """In a unit that suits."""
+    """Duration in a readable unit."""
     return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.1f} ms"
 
 

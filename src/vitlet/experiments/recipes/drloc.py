@@ -84,7 +84,7 @@ T2T_WEIGHTS = (
 
 
 def watched(dataset: str, model: str, weight: float | None = 0.0) -> RunConfig:
-    """As from scratch, with the accuracy on the test images after every epoch: there are no validation images."""
+    """Training from scratch that reports test accuracy after every epoch: there are no validation images."""
     return replace(from_scratch(dataset, model, weight), eval_on_test=True)
 
 

@@ -73,7 +73,7 @@ class Recipe:
         return small(replace(run, data=other, tasks={}), data)
 
     def values(self, scale: Scale = "full", data: str | None = None, first_data: str | None = None) -> dict[str, Any]:
-        """Both as plain values, without those that are as usual."""
+        """Settings of both stages as plain values, without those at their defaults."""
         values, first = _unusual(self.config(scale, data)), self.first_config(scale, first_data)
         return {**values, "first": _unusual(first)} if first is not None else values
 

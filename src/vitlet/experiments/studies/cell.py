@@ -38,7 +38,7 @@ def located(values: dict[str, Any], data_dir: Path | None) -> dict[str, Any]:
 
 
 def run_cell(study: Study, cell: Cell, work: Path, data_dir: Path | None) -> Record:
-    """Train a cell, its pre-training first where it has one; both are continued if they were begun."""
+    """Train a cell, after its pre-training if it has one; both are resumed if they were interrupted."""
     import torch
 
     from vitlet.training.clock import Stopwatch

@@ -161,7 +161,7 @@ def over_recipe(values: CellSettings, given: CellSettings) -> dict[str, Any]:
 
 
 def read_study(path: Path, values: CellSettings | None = None) -> Study:
-    """A study from its YAML file, or from what that would hold; a mistyped key is answered with the nearest one."""
+    """Read a study from a YAML file or a dictionary; the error for a mistyped key names the nearest one."""
     values = RunConfig.read(path) if values is None else values
     for key in values:
         if key not in KEYS:
@@ -226,7 +226,7 @@ def _axis(values: CellSettings, key: str, path: Path) -> dict[str, CellSettings]
 
 
 def _by_pair(values: CellSettings, key: str, path: Path, pairs: list[str]) -> Iterator[tuple[str, Any]]:
-    """What a study says of single datasets with single models."""
+    """Entries of a study that hold for one dataset with one model."""
     found = _mapping(values.get(key) or {}, f"{path}: {key!r}", "DATASET/MODEL to what holds there")
     for pair, value in found.items():
         if pair not in pairs:

@@ -132,7 +132,7 @@ def _sizes(study: Study, rows: Sequence[Row]) -> dict[str, list[Markup]]:
 
 
 def _compared(study: Study) -> dict[str, Any]:
-    """What each name of the study stands for, as its file says it."""
+    """Definition of each name of the study, as in its file."""
     named = {"every run": {"": study.settings}, "dataset": study.datasets, "model": study.models}
     named |= {"tuned for": study.tuned, "arm": study.arms}
     rows = [

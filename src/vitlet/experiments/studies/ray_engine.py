@@ -52,7 +52,7 @@ class RayEngine:
         return found
 
     def stop(self) -> None:
-        """Cancel what is running: each run goes on from its last checkpoint."""
+        """Cancel all running cells; each can be resumed from its last checkpoint."""
         for task in self._tasks:
             self.ray.cancel(task, force=True)
         self.ray.shutdown()

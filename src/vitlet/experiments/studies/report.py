@@ -139,7 +139,7 @@ def comma_separated(rows: Sequence[Row]) -> str:
 
 
 def latex(rows: Sequence[Row]) -> str:
-    """For a paper; needs the package booktabs."""
+    """LaTeX table for a paper; needs the package booktabs."""
     lines = [r"\begin{tabular}{lllrrr}", r"\toprule", r"dataset & model & arm & top-1 & gain & wins \\", r"\midrule"]
     for texts in as_texts(rows):
         shown = " & ".join(texts[column] for column in ("dataset", "model", "arm", "best epoch", "gain", "wins"))

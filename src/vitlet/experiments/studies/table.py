@@ -52,7 +52,7 @@ class Board(ExitStack):
             self.say(self._summary(progress, {cell: self._share(cell) for cell in progress.running}, "cells done"))
 
     def say(self, line: str) -> None:
-        """A line of its own."""
+        """Print a line."""
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _summary(self, progress: StudyProgress, shares: dict[Cell, float], done: str) -> str:

@@ -77,7 +77,7 @@ class DensePredictor(ABC):
     @property
     @abstractmethod
     def classes(self) -> list[str]:
-        """Their names."""
+        """Names of the classes."""
 
     @abstractmethod
     def make_head(self) -> DenseHead:

@@ -81,7 +81,7 @@ def _made(channels: int, stride: int, wanted: int) -> Level:
 
 
 def _branch(channels: int, stride: int, wanted: int) -> nn.Module:
-    """From one grid to a map of another stride."""
+    """Layers that resample a grid to a map of another stride."""
     if wanted >= stride:
         factor = wanted // stride
         return nn.MaxPool2d(factor) if factor > 1 else nn.Identity()
@@ -107,5 +107,5 @@ def padded_size(height: int, width: int, divisor: int) -> tuple[int, int]:
 
 
 def pad_to(image: Tensor, size: tuple[int, int], value: float = 0.0) -> Tensor:
-    """Fill an image up below and to the right."""
+    """Pad an image at the bottom and on the right."""
     return F.pad(image, (0, size[1] - image.shape[-1], 0, size[0] - image.shape[-2]), value=value)

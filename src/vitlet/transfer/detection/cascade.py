@@ -93,7 +93,7 @@ class CascadeStage(RoIHeads):  # type: ignore[misc]  # torchvision has no types 
         return logits
 
     def losses(self, maps: Maps, proposals: Boxes, sizes: CanvasSizes, targets: Any) -> tuple[dict[str, Tensor], Boxes]:
-        """By name, and the boxes for the next stage."""
+        """Losses by name, and the boxes for the next stage."""
         proposals, matched, labels, wanted = self.select_training_samples(proposals, targets)
         scores, offsets = self.classified(maps, proposals, sizes)
         for_class, for_box = fastrcnn_loss(scores, offsets, labels, wanted)

@@ -43,7 +43,7 @@ class Detector(DensePredictor):
 
     @property
     def categories(self) -> list[tuple[int, str]]:
-        """Their numbers in COCO's files, and their names."""
+        """COCO category numbers and their names."""
         return [(number, str(name)) for number, name in self.about["categories"]]
 
     @property

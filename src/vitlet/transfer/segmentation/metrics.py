@@ -14,7 +14,7 @@ from vitlet.transfer.segmentation.masks import IGNORED
 
 @dataclass(frozen=True)
 class SegmentationScores:
-    """In percent; classes that neither a mask nor an answer holds do not count.
+    """Segmentation metrics in percent; classes absent from both masks and predictions do not count.
 
     Attributes:
         count: images.
@@ -41,7 +41,7 @@ class SegmentationScores:
 
 
 def pixel_confusion(predicted: Tensor, mask: Tensor, classes: int) -> Tensor:
-    """``(classes, classes)`` counts of pixels: row by the mask, column by the answer; ignored pixels left out."""
+    """``(classes, classes)`` counts of pixels: row by the mask, column by the prediction; ignored pixels left out."""
     counted = mask != IGNORED
     return torch.from_numpy(confusion(mask[counted].long().numpy(), predicted[counted].long().numpy(), classes))
 

@@ -47,7 +47,7 @@ class Segmenter(DensePredictor):
 
     @property
     def classes(self) -> list[str]:
-        """Their names."""
+        """Names of the classes."""
         return list(self.about["classes"])
 
     def make_head(self) -> SegmentationHead:
@@ -101,7 +101,7 @@ class Segmenter(DensePredictor):
 
     @torch.inference_mode()
     def predict(self, paths: Sequence[Path], folder: Path) -> list[dict[str, Any]]:
-        """For each file a picture, a mask of class numbers beside it, and the share of each class."""
+        """Write a picture and a mask of class numbers for each file, and return the share of each class."""
         answers: list[dict[str, Any]] = []
         taken = beside(paths)
         make_folder(folder)
