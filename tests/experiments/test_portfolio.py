@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,6 @@ def test_a_search_is_a_run_for_every_command(
     record = read_search(output)
     assert record.done and len(record.members) == 2 and record.test is not None
     assert 0.5 * 60 * MINUTES < record.seconds < seconds + 1
-    assert record.seconds < 2 * 60 * MINUTES  # of a machine that other tests share; benchmarks/auto.py measures it
     assert sum(record.weights.values()) == pytest.approx(1)
     assert (output / "search.png").stat().st_size > 5000
     assert read_config(output / "members" / "2").tasks["sprel"].weight == 0.3
@@ -247,16 +247,50 @@ def test_no_time_for_another_member_ends_a_search_with_what_there_is(
     assert record.done and len(record.members) == record.count == 1 and record.test is not None
 
 
+@pytest.mark.parametrize("diverging", [("1",), ("1", "2")])
+def test_a_member_that_diverges_does_not_end_a_search(
+    shared_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    quick: None,
+    capsys: pytest.CaptureFixture[str],
+    diverging: tuple[str, ...],
+) -> None:
+    time = FakeTime()
+    charge_for_everything(time, monkeypatch, step=24.0, image=0.3)
+    monkeypatch.setattr(portfolio, "expected_seconds", lambda job, world, speed: (400.0, {}))
+    monkeypatch.setattr(Stopwatch, "of_process", time.watch)
+
+    def unlucky(config: Any, **options: Any) -> Any:
+        if Path(config.output).name in diverging:
+            config = replace(config, lr=1e30)
+        return train(config, **options)
+
+    monkeypatch.setattr(portfolio, "train", unlucky)
+    code = main(words(shared_folder, tmp_path / "s", minutes=10))
+    record, printed = read_search(tmp_path / "s"), capsys.readouterr()
+    assert "member 1 diverged and is not used: the " in printed.out
+    if len(diverging) == 1:
+        assert code == 0 and record.done and record.weights == {"members/2": 1.0} and record.test is not None
+        assert [bool(member.diverged) for member in record.members] == [True, False]
+        assert "diverged" in printed.out.split("members/1")[-1].splitlines()[0]
+        assert best_member(tmp_path / "s").name == "2"
+    else:
+        assert code == 4 and "all 2 members diverged: the " in printed.err and not record.done
+
+
 @pytest.mark.heavy
 def test_runs_in_processes_of_their_own(shared_folder: Path, tmp_path: Path) -> None:
     runs = {
         tmp_path / name: config(shared_folder, tmp_path / name, epochs=epochs, workers=0)
         for name, epochs in (("1", 1), ("2", 2))
     }
-    train_together(runs)
+    assert train_together(runs) == {}
     assert [len(read_rows(run)) for run in runs] == [1, 2]
     assert all((run / "result.json").is_file() and run.with_suffix(".log").stat().st_size for run in runs)
     train_together(runs)  # nothing is left to do
+    wild = {tmp_path / "4": config(shared_folder, tmp_path / "4", epochs=2, workers=0, lr=1e30)}
+    assert "is not finite" in train_together(wild)[tmp_path / "4"]
     bad = {tmp_path / "3": config(shared_folder / "nothing", tmp_path / "3")}
     with pytest.raises(VitletError, match=r"nothing.*see .*3\.log"):
         train_together(bad)

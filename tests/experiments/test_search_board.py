@@ -27,7 +27,7 @@ def shown(record: SearchRecord, left: float) -> list[str]:
 
 def test_what_is_tried_the_best_so_far_and_the_time_left() -> None:
     first = shown(RECORD, 1700.0)
-    assert first[0] == "the first member is in training; 28:20 left"
+    assert first[0] == "no member is finished yet; 28:20 left"
     assert "resnet_s_for_64px" in first[2] and first[2].endswith("in training")
     assert first[3].split() == ["2", "hybrid_s_for_64px", "sprel=0.3"] and len(first) == 4
     member = SearchMember("members/1", "resnet_s_for_64px", {}, 0.0, 840.0, 71.5)

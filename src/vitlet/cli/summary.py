@@ -82,7 +82,8 @@ def print_search(path: Path, record: SearchRecord) -> None:
     for member in record.members:
         tasks = ", ".join(f"{name}={weight:g}" for name, weight in member.tasks.items()) or "none"
         minutes, weight = (member.ended - member.began) / 60, record.weights.get(member.folder, 0.0)
-        numbers = (f"{minutes:.1f}", f"{member.val_top1:.2f}", f"{weight:.2f}")
+        score = "diverged" if member.diverged else f"{member.val_top1:.2f}"
+        numbers = (f"{minutes:.1f}", score, f"{weight:.2f}")
         table.add_row(_cell(f"{member.folder} {member.model}"), _cell(tasks), *numbers)
     Console().print(table)
     what = "the best single run" if len(record.weights) == 1 else f"an ensemble of {len(record.weights)} runs"

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from vitlet.config import RunConfig
 from vitlet.data.images import Dataset
-from vitlet.errors import InterruptedRunError, TooShortError, VitletError
+from vitlet.errors import InterruptedRunError, NotFiniteError, TooShortError, VitletError
 from vitlet.experiments.search_board import search_board, used_members_line
 from vitlet.experiments.search_picture import draw_search
 from vitlet.experiments.search_processes import threads_of_each, train_together
@@ -114,7 +114,9 @@ class Search:
             ) from None
         except VitletError as problem:  # a full disk, say: the message names the member, which is not what goes on
             done = len(self.record.members)
-            usable = f"; vitlet predict {self.path} uses what there is" if done else ""
+            if done == self.record.count:  # all diverged
+                raise
+            usable = f"; vitlet predict {self.path} uses what there is" if self.record.usable else ""
             raise type(problem)(
                 f"{problem} That was member {done + 1} of {self.record.count} of a search, which goes on with: vitlet"
                 f" train --resume {self.path}{usable}."
@@ -140,20 +142,24 @@ class Search:
         runs = {number: self._own(number, share) for number in numbers}
         for number, own in runs.items():
             self.say(f"member {number} of {count}: {own.model}, {duration(share)} of {duration(left)} left")
+        diverged: dict[Path, str] = {}
         try:
             if together > 1:
-                train_together({self.path / f"members/{number}": own for number, own in runs.items()})
+                diverged = train_together({self.path / f"members/{number}": own for number, own in runs.items()})
             else:
                 self._train(*numbers, *runs.values())
+        except NotFiniteError as problem:  # the others may do without its time
+            diverged = {self.path / f"members/{numbers[0]}": str(problem)}
         except TooShortError as problem:
-            if not done:
+            if not self.record.usable:
                 raise
             self.say(f"no time is left for another member: {problem}")
             self.record = replace(self.record, count=done)
             return
         for number, own in runs.items():
-            self._take_in(number, own, began)
-        self._choose()
+            self._take_in(number, own, began, diverged.get(self.path / f"members/{number}", ""))
+        if self.record.usable:
+            self._choose()
 
     def _own(self, number: int, share: float) -> RunConfig:
         """Settings of a member with a budget of ``share`` seconds."""
@@ -170,14 +176,19 @@ class Search:
         watch, title = self.watch.restarted(), f"member {number}"
         train(own, title=title, given={}, watch=watch, choice=choice, above=self.board)
 
-    def _take_in(self, number: int, own: RunConfig, began: float) -> None:
-        """Add a trained member to the record, with its predictions on the held-out images."""
+    def _take_in(self, number: int, own: RunConfig, began: float, diverged: str) -> None:
+        """Add a trained member to the record, with its predictions on the held-out images unless it diverged."""
         name, trained = f"members/{number}", self.seconds()
+        tasks = {task: each.weight for task, each in own.tasks.items()}
+        if diverged:
+            self.say(f"member {number} diverged and is not used: {diverged}")
+            member = SearchMember(name, own.model, tasks, began, trained, 0.0, diverged=diverged)
+            self.record = replace(self.record, members=(*self.record.members, member))
+            return
         result = finished(self.path / name, Scores)
         assert result is not None and result.val is not None
         for split in self._held_out():
             self._answers(name, split)
-        tasks = {task: each.weight for task, each in own.tasks.items()}
         asked = self.seconds() - trained
         member = SearchMember(name, own.model, tasks, began, self.seconds(), result.val.top1, asked)
         self.record = replace(self.record, members=(*self.record.members, member))
@@ -202,7 +213,7 @@ class Search:
 
     def _choose(self) -> None:
         """Choose the best single member, or an ensemble that is at least as accurate."""
-        names = [member.folder for member in self.record.members]
+        names = [member.folder for member in self.record.usable]
         answers = [self._answers(name, "val") for name in names]
         weights, top1 = greedy_ensemble(torch.stack([each for each, _ in answers]), answers[0][1])
         used = {names[index]: weight for index, weight in weights.items()}
@@ -220,6 +231,8 @@ class Search:
 
     def _finish(self) -> None:
         """Score the chosen members' saved predictions on the test images; draw the picture."""
+        if not self.record.usable:
+            raise NotFiniteError(f"all {len(self.record.members)} members diverged: {self.record.members[0].diverged}")
         test = None
         if self.dataset.test is not None:
             answers = {name: self._answers(name, "test") for name in self.record.weights}

@@ -20,7 +20,7 @@ def search_board(record: SearchRecord, settings: Sequence[RunConfig], left: floa
         settings: of all members.
         left: seconds.
     """
-    best = f"best so far: {used_members_line(record)}" if record.weights else "the first member is in training"
+    best = f"best so far: {used_members_line(record)}" if record.weights else "no member is finished yet"
     table = Table(title=f"{best}; {duration(left)} left", title_justify="left", box=None, pad_edge=False)
     for column in ("member", "model", "tasks"):
         table.add_column(column)
@@ -32,7 +32,8 @@ def search_board(record: SearchRecord, settings: Sequence[RunConfig], left: floa
         if number < len(record.members):
             member = record.members[number]
             weight = record.weights.get(member.folder, 0.0)
-            numbers = (f"{(member.ended - member.began) / 60:.1f}", f"{member.val_top1:.2f}", f"{weight:.2f}")
+            score = "diverged" if member.diverged else f"{member.val_top1:.2f}"
+            numbers = (f"{(member.ended - member.began) / 60:.1f}", score, f"{weight:.2f}")
         table.add_row(str(number + 1), config.model, tasks, *numbers)
     return table
 

@@ -17,7 +17,8 @@ def draw_search(folder: Path, record: SearchRecord, picture: Path) -> None:
         span = (member.ended - member.began) / max(1, len(rows))
         points = [((member.began + span * row["epoch"]) / 60, row["val/top1"]) for row in rows if "val/top1" in row]
         tasks = "".join(f" + {task}" for task in member.tasks)
-        name = f"{number + 1}: {member.model}{tasks}, {member.val_top1:.1f} %"
+        score = "diverged" if member.diverged else f"{member.val_top1:.1f} %"
+        name = f"{number + 1}: {member.model}{tasks}, {score}"
         if points:
             axis.plot(*zip(*points, strict=True), label=name, color=f"C{number}", marker="o", markersize=3)
     if record.val_top1 is not None:

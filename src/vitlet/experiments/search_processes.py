@@ -13,18 +13,18 @@ from pathlib import Path
 import torch
 
 from vitlet.config import RunConfig
-from vitlet.errors import InterruptedRunError, VitletError
+from vitlet.errors import InterruptedRunError, NotFiniteError, VitletError
 from vitlet.experiments.studies.scheduler import POLL
 from vitlet.processes import LAUNCHER, usable_cores
 from vitlet.training.files import write_atomically
 from vitlet.training.signals import Interrupts
 
 
-def train_together(runs: Mapping[Path, RunConfig]) -> None:
+def train_together(runs: Mapping[Path, RunConfig]) -> dict[Path, str]:
     """Train these runs, each in its own process; interrupted runs are resumed, finished ones skipped.
 
     With as many GPUs as runs each has one of its own, otherwise each has its share of the cores. Interrupted, all save
-    and end.
+    and end. Returns the error messages of runs that diverged; any other error is raised.
     """
     started: dict[Path, subprocess.Popen[bytes]] = {}
     with Interrupts() as interrupts:
@@ -39,11 +39,16 @@ def train_together(runs: Mapping[Path, RunConfig]) -> None:
                 for process in started.values():
                     process.wait()
                 raise InterruptedRunError("stopped")
+    diverged: dict[Path, str] = {}
     for run, process in started.items():
         if process.returncode:
             lines = _log(run).read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no output"]
             said = next((line for line in reversed(lines) if line.startswith("vitlet: ")), lines[-1])
-            raise VitletError(f"{said.removeprefix('vitlet: ')} (see {_log(run)})")
+            message = f"{said.removeprefix('vitlet: ')} (see {_log(run)})"
+            if process.returncode != NotFiniteError.code:
+                raise VitletError(message)
+            diverged[run] = message
+    return diverged
 
 
 def threads_of_each(processes: int) -> int:

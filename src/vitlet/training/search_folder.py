@@ -27,6 +27,7 @@ class SearchMember:
 
     Attributes:
         asked: seconds that its answers to the validation and test images took, once it was trained.
+        diverged: the error of a run whose loss was not finite, which is not used; empty for any other.
     """
 
     folder: str
@@ -36,6 +37,7 @@ class SearchMember:
     ended: float
     val_top1: float
     asked: float = 0.0
+    diverged: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,11 @@ class SearchRecord:
     done: bool = False
     processes: int = 1
 
+    @property
+    def usable(self) -> tuple[SearchMember, ...]:
+        """The finished members that did not diverge."""
+        return tuple(member for member in self.members if not member.diverged)
+
     def dump(self) -> str:
         """The record as JSON."""
         return json.dumps(asdict(self), indent=2, ensure_ascii=False)
@@ -97,5 +104,5 @@ def best_member(path: Path) -> Path:
     """The best single run of a search; any other folder is itself."""
     if not is_search(path):
         return path
-    members = read_search(path).members
+    members = read_search(path).usable
     return path / (max(members, key=lambda each: each.val_top1).folder if members else "members/1")
