@@ -28,7 +28,7 @@ from vitlet.training.choice import choose_for
 from vitlet.training.clock import Stopwatch
 from vitlet.training.loop import train
 from vitlet.training.run_folder import read_config, read_rows
-from vitlet.training.search_folder import best_member, is_search, read_search, used_members
+from vitlet.training.search_folder import Workers, best_member, is_search, read_search, used_members
 
 MINUTES = 0.35
 
@@ -219,12 +219,20 @@ def test_members_trained_at_the_same_time_have_their_share(
     assert time.now == pytest.approx(600, rel=0.03)
 
 
-@pytest.mark.parametrize("more", [["--processes", "0", "--minutes", "3"], ["--processes", "2", "--epochs", "3"]])
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--processes 0 --minutes 3", "the number of runs that a search trains at the same time"),
+        ("--processes 2 --epochs 3", "the number of runs that a search trains at the same time"),
+        ("--engine ray --minutes 3", "need --processes N"),
+        ("--address here --processes 2 --minutes 3", "add --engine ray"),
+    ],
+)
 def test_processes_are_those_of_a_search(
-    folder: Path, tmp_path: Path, more: list[str], capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, more: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["train", str(folder), "--output", str(tmp_path / "run"), *more]) == 2
-    assert "the number of runs that a search trains at the same time" in capsys.readouterr().err
+    assert main(["train", str(folder), "--output", str(tmp_path / "run"), *more.split()]) == 2
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -291,6 +299,11 @@ def test_runs_in_processes_of_their_own(shared_folder: Path, tmp_path: Path) -> 
     train_together(runs)  # nothing is left to do
     wild = {tmp_path / "4": config(shared_folder, tmp_path / "4", epochs=2, workers=0, lr=1e30)}
     assert "is not finite" in train_together(wild)[tmp_path / "4"]
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    remote = {tmp_path / name: config(shared_folder, tmp_path / name, epochs=1, workers=0) for name in ("5", "6")}
+    assert train_together(remote, Workers(2, "ray")) == {}
+    assert [len(read_rows(run)) for run in remote] == [1, 1]
+    assert (tmp_path / "5" / "metrics.csv").read_text() == (tmp_path / "6" / "metrics.csv").read_text() != ""
     bad = {tmp_path / "3": config(shared_folder / "nothing", tmp_path / "3")}
     with pytest.raises(VitletError, match=r"nothing.*see .*3\.log"):
         train_together(bad)

@@ -40,7 +40,7 @@ from vitlet.training.knowledge import knowledge
 from vitlet.training.loop import train
 from vitlet.training.progress import duration
 from vitlet.training.run_folder import RunFolder, next_free
-from vitlet.training.search_folder import SEARCH_FILE, SearchMember, SearchRecord, is_search, read_search
+from vitlet.training.search_folder import SEARCH_FILE, SearchMember, SearchRecord, Workers, is_search, read_search
 
 SIZES = ("xs", "s", "m", "l", "xl")
 SHORT = 2.0
@@ -135,7 +135,7 @@ class Search:
 
     def _train_next(self) -> None:
         """Train the next member, or the next few at the same time, in their share of the remaining time."""
-        done, count, together = len(self.record.members), self.record.count, self.record.processes
+        done, count, together = len(self.record.members), self.record.count, self.record.workers.count
         numbers = range(done + 1, min(done + together, count) + 1)
         left, began = 60 * self.record.minutes - self.seconds() - END_SECONDS, self.seconds()
         share = left / math.ceil((count - done) / together) - len(numbers) * self._asked_seconds()
@@ -145,7 +145,8 @@ class Search:
         diverged: dict[Path, str] = {}
         try:
             if together > 1:
-                diverged = train_together({self.path / f"members/{number}": own for number, own in runs.items()})
+                folders = {self.path / f"members/{number}": own for number, own in runs.items()}
+                diverged = train_together(folders, self.record.workers)
             else:
                 self._train(*numbers, *runs.values())
         except NotFiniteError as problem:  # the others may do without its time
@@ -270,16 +271,16 @@ def greedy_ensemble(probabilities: Tensor, labels: Tensor) -> tuple[dict[int, fl
     return counts, top1(probabilities[drawn].mean(0))
 
 
-def plan_search(choice: Choice, given: Mapping[str, Any], watch: Stopwatch, processes: int = 1) -> SearchRecord | None:
+def plan_search(choice: Choice, given: Mapping[str, Any], watch: Stopwatch, workers: Workers) -> SearchRecord | None:
     """Plan a search within the minutes of these settings; None if they are too short for more than one run.
 
     Args:
         choice: the default settings.
         given: settings named by the user.
         watch: stopwatch that started with the budget.
-        processes: members to train at the same time.
+        workers: processes that train members at the same time.
     """
-    config, source = choice.config, choice.source
+    config, source, processes = choice.config, choice.source, workers.count
     if config.minutes is None or config.minutes < SHORT or source is None or source.val is None:
         return None
     members = member_settings(choice, list(given))
@@ -290,7 +291,7 @@ def plan_search(choice: Choice, given: Mapping[str, Any], watch: Stopwatch, proc
     left = 60 * config.minutes - watch.used(config)
     at_once = sum(member.head == "logistic" for member in members)
     count = min(len(members), at_once + processes * int(left / (knowledge().share * usual)))
-    record = SearchRecord(config.to_dict(), sorted(given), config.minutes, count, processes=processes)
+    record = SearchRecord(config.to_dict(), sorted(given), config.minutes, count, workers=workers)
     return record if count > 1 else None
 
 

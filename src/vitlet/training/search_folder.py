@@ -13,12 +13,27 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from vitlet.errors import VitletError
 
 SEARCH_FILE = "search.json"
 """In the folder of a search."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Processes that train members of a search at the same time.
+
+    Attributes:
+        count: number of processes.
+        engine: this machine, or a Ray cluster.
+        address: address of the cluster; None: the one this machine belongs to, or a new one on this machine.
+    """
+
+    count: int = 1
+    engine: Literal["local", "ray"] = "local"
+    address: str | None = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +63,7 @@ class SearchRecord:
         settings: settings of the first member, as plain values, and those that the user named.
         minutes: promised.
         count: members that are planned.
-        processes: members that are trained at the same time.
+        workers: processes that train members at the same time.
         seconds: used so far.
         members: that are finished.
         weights: weights of the members that are used, by folder; their sum is 1.
@@ -67,7 +82,7 @@ class SearchRecord:
     val_top1: float | None = None
     test: dict[str, float] | None = None
     done: bool = False
-    processes: int = 1
+    workers: Workers = Workers()
 
     @property
     def usable(self) -> tuple[SearchMember, ...]:
@@ -89,7 +104,8 @@ def read_search(path: Path) -> SearchRecord:
     try:
         found = json.loads((path / SEARCH_FILE).read_text(encoding="utf-8"))
         members = tuple(SearchMember(**member) for member in found.pop("members"))
-        return SearchRecord(**found, members=members)
+        workers = Workers(**found.pop("workers", {"count": found.pop("processes", 1)}))
+        return SearchRecord(**found, members=members, workers=workers)
     except (OSError, ValueError, TypeError, KeyError) as problem:
         raise VitletError(f"{path / SEARCH_FILE} is not the record of a search: {problem}.") from problem
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vitlet.experiments.recipes import Scale
     from vitlet.training.choice import Choice
     from vitlet.training.clock import Stopwatch
+    from vitlet.training.search_folder import Workers
 
 
 def parser() -> Parser:
@@ -36,20 +37,29 @@ def run(words: list[str]) -> int:
 
         demo()
         return 0
-    return start(config, ["train", *words], given, choices, _processes(words, config, choices))
+    return start(config, ["train", *words], given, choices, _workers(words, config, choices))
 
 
-def _processes(words: list[str], config: RunConfig, choices: str) -> int:
-    """How many members of a search are trained at the same time, by its flag; refused where nothing is searched."""
+def _workers(words: list[str], config: RunConfig, choices: str) -> Workers:
+    """Processes that train members of a search at the same time, by their flags; refused where nothing is searched."""
+    from vitlet.training.search_folder import Workers
+
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--processes", type=int)
-    found: int | None = parser.parse_known_args(words)[0].processes
+    parser.add_argument("--engine", choices=("local", "ray"), default="local")
+    parser.add_argument("--address")
+    chosen = parser.parse_known_args(words)[0]
+    found: int | None = chosen.processes
+    if found is None and (chosen.engine == "ray" or chosen.address):
+        raise VitletError("--engine ray and --address need --processes N: the models to train at the same time.")
+    if chosen.address and chosen.engine != "ray":
+        raise VitletError("--address is of a Ray cluster; add --engine ray.")
     if found is not None and (found < 1 or choices != "all" or config.minutes is None):
         raise VitletError(
             f"--processes {found} is the number of runs that a search trains at the same time: it must be 1 or"
             " more, with --minutes or --until, and without a --model of your own. For one run in several: --nproc."
         )
-    return found or 1
+    return Workers(found or 1, chosen.engine, chosen.address)
 
 
 _EXAMPLES = {
@@ -69,7 +79,11 @@ def run_parser(program: str, about: str) -> Parser:
         return parser
     several = "models to train at the same time, with --minutes and without --model (default: 1)"
     groups[HARDWARE].add_argument("--processes", metavar="N", type=int, help=several)
-    parser.hidden |= {"until", "processes"}
+    where = "where these are trained: processes of this machine, or a Ray cluster (default: local)"
+    groups[HARDWARE].add_argument("--engine", choices=("local", "ray"), default="local", help=where)
+    cluster = "address of the Ray cluster (default: this machine's)"
+    groups[HARDWARE].add_argument("--address", metavar="ADDRESS", help=cluster)
+    parser.hidden |= {"until", "processes", "engine", "address"}
     return parser
 
 
@@ -77,7 +91,8 @@ def run_config(program: str, about: str, words: list[str], **fixed: bool) -> tup
     """The settings of a command line, those that it gives itself, and what is to be chosen: all, tasks or nothing."""
     chosen = run_parser(program, about).parse_all(words)
     until = vars(chosen).pop("until")
-    vars(chosen).pop("processes", None)
+    for name in ("processes", "engine", "address"):
+        vars(chosen).pop(name, None)
     if until is not None:
         if "minutes" in chosen or "cpu_minutes" in chosen:
             raise VitletError("--until and --minutes both limit the time; give one of them.")
@@ -111,7 +126,7 @@ def _begun_search(config: RunConfig, given: Mapping[str, Any]) -> Path | None:
 
 
 def _search(
-    begun: Path | None, choice: Choice | None, given: Mapping[str, Any], watch: Stopwatch, processes: int = 1
+    begun: Path | None, choice: Choice | None, given: Mapping[str, Any], watch: Stopwatch, workers: Workers | None
 ) -> int | None:
     """Search within the minutes, or go on with a search; None where they are too short for more than one run."""
     from vitlet.cli.summary import print_search, say
@@ -120,8 +135,8 @@ def _search(
     if begun is not None:
         search = resume_search(begun, watch, say)
     else:
-        assert choice is not None
-        if (record := plan_search(choice, given, watch, processes)) is None:
+        assert choice is not None and workers is not None
+        if (record := plan_search(choice, given, watch, workers)) is None:
             return None
         for line in choice.lines:
             say(line)
@@ -239,7 +254,11 @@ def _recipe_settings(name: str, scale: Scale, given: dict[str, Any], *, runs: bo
 
 
 def start(
-    config: RunConfig, command: list[str], given: dict[str, Any], choices: str = "nothing", processes: int = 1
+    config: RunConfig,
+    command: list[str],
+    given: dict[str, Any],
+    choices: str = "nothing",
+    workers: Workers | None = None,
 ) -> int:
     """Train in ``nproc`` processes, each started by the same command, and print the result.
 
@@ -248,7 +267,7 @@ def start(
         command: that they were given by.
         given: those of them that the command gives.
         choices: what is left to us, as `run_config` says.
-        processes: members of a search at the same time.
+        workers: processes that train members of a search at the same time.
     """
     if config.resume is None:
         require_sources(config)
@@ -265,10 +284,10 @@ def start(
     keep_freed_memory()
     watch = Stopwatch.of_process()
     if (begun := _begun_search(config, given)) is not None:
-        return _search(begun, None, given, watch) or 0
+        return _search(begun, None, given, watch, None) or 0
     choice = choose(config, given) if choices == "all" or _is_released(config, given) else None
     config = choice.config if choice else config
-    if choice and config.minutes and not process.launched and _search(None, choice, given, watch, processes) == 0:
+    if choice and config.minutes and not process.launched and _search(None, choice, given, watch, workers) == 0:
         return 0
     try:
         result = train(config, given=given, open_tasks=choices == "tasks" and not choice, choice=choice, watch=watch)

@@ -20,13 +20,8 @@ class RayEngine:
     """
 
     def __init__(self, paths: StudyPaths, *, address: str | None = None, processes: int | None = None) -> None:
-        self.paths, self.ray = paths, require_extra("ray", "ray", "--engine ray")
+        self.paths, self.ray = paths, connected(address, processes)
         ray = self.ray
-        try:
-            local = {"num_cpus": processes} if address is None and processes else {}
-            ray.init(address=address, ignore_reinit_error=True, log_to_driver=False, include_dashboard=False, **local)
-        except (ConnectionError, ValueError, RuntimeError) as problem:
-            raise VitletError(f"cannot reach the Ray cluster {address or 'here'}: {first_line(problem)}.") from problem
         self.slots = processes or max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._remote = ray.remote(num_cpus=1, max_calls=1, max_retries=2)(_run)
         self._tasks: dict[Any, Cell] = {}
@@ -56,6 +51,17 @@ class RayEngine:
         for task in self._tasks:
             self.ray.cancel(task, force=True)
         self.ray.shutdown()
+
+
+def connected(address: str | None, processes: int | None = None) -> Any:
+    """The module ray, connected to the cluster; without one, a new one with so many CPUs on this machine."""
+    ray = require_extra("ray", "ray", "--engine ray")
+    try:
+        local = {"num_cpus": processes} if address is None and processes else {}
+        ray.init(address=address, ignore_reinit_error=True, log_to_driver=False, include_dashboard=False, **local)
+    except (ConnectionError, ValueError, RuntimeError) as problem:
+        raise VitletError(f"cannot reach the Ray cluster {address or 'here'}: {first_line(problem)}.") from problem
+    return ray
 
 
 def _run(file: Path, name: str, folders: dict[str, Any]) -> str | None:
