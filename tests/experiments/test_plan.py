@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from builders.released import mobile_sam
 from vitlet.cli import main
 from vitlet.cli.commands.plan import parse_plan
 from vitlet.config import RunConfig, TaskConfig
@@ -265,6 +267,14 @@ def test_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "does not fit: needs" in printed
     assert "use --amp-dtype float16" in printed
+
+
+def test_trained_weights_name_the_model_that_is_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mobile_sam(tmp_path / "mobile_sam.pt")
+    words = ["plan", "flowers102", "--init", str(tmp_path / "mobile_sam.pt"), "--device", "a100"]
+    assert main([*words, "--json"]) == 0
+    chosen = " ".join(json.loads(capsys.readouterr().out)["chosen"])
+    assert "tiny_vit_5m_224" in chosen and "MobileSAM" in chosen
 
 
 def test_command_answers_in_json(capsys: pytest.CaptureFixture[str]) -> None:

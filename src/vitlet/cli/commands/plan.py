@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from vitlet.cli.commands.train import add_recipe_flags, is_open, with_recipe
+from vitlet.cli.commands.train import add_recipe_flags, is_open, is_released, with_recipe
 from vitlet.cli.flags import Parser, add_run_flags, add_settings
 from vitlet.config import RunConfig
 from vitlet.config.setting import RUN
@@ -52,4 +52,4 @@ def parse_plan(words: list[str]) -> tuple[RunConfig, PlanRequest, bool, dict[str
     given = with_recipe(chosen, {}, runs=False)
     config = RunConfig.from_dict(given, source="vitlet plan")
     wanted = PlanRequest(**PlanRequest.coerced(wishes, "vitlet plan"))
-    return config, wanted, as_json, given if is_open(chosen, given) else None
+    return config, wanted, as_json, given if is_open(chosen, given) or is_released(config, given) else None

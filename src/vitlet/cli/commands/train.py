@@ -151,7 +151,7 @@ def is_open(chosen: argparse.Namespace, given: Mapping[str, Any]) -> bool:
     return not named and given.get("resume", "auto") == "auto"
 
 
-def _is_released(config: RunConfig, given: Mapping[str, Any]) -> bool:
+def is_released(config: RunConfig, given: Mapping[str, Any]) -> bool:
     """Whether a new run names trained weights that name their model, and no model itself."""
     if config.init is None or "model" in given or config.resume not in (None, "auto"):
         return False
@@ -285,7 +285,7 @@ def start(
     watch = Stopwatch.of_process()
     if (begun := _begun_search(config, given)) is not None:
         return _search(begun, None, given, watch, None) or 0
-    choice = choose(config, given) if choices == "all" or _is_released(config, given) else None
+    choice = choose(config, given) if choices == "all" or is_released(config, given) else None
     config = choice.config if choice else config
     if choice and config.minutes and not process.launched and _search(None, choice, given, watch, workers) == 0:
         return 0

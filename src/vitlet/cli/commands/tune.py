@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vitlet.cli.commands.train import is_open
+from vitlet.cli.commands.train import is_open, is_released
 from vitlet.cli.flags import Parser, add_run_flags, run_settings
 from vitlet.config import RunConfig
 from vitlet.errors import VitletError
@@ -39,7 +39,7 @@ def run(words: list[str]) -> int:
     from vitlet.training.choice import choose
     from vitlet.training.run_folder import run_name
 
-    if is_open(chosen, given):
+    if is_open(chosen, given) or is_released(config, given):
         choice = choose(config, given)
         config = choice.config
         for line in choice.lines:

@@ -12,7 +12,8 @@ from vitlet.data.glance import Glance, glance
 from vitlet.data.named import OFFICIAL, Official
 from vitlet.data.sources import load_dataset
 from vitlet.experiments.planning.request import PlanRequest
-from vitlet.training.build import find_device
+from vitlet.models.layouts import layout_of
+from vitlet.training.build import find_device, find_weights
 from vitlet.training.choice import Choice, choose_for
 from vitlet.training.inputs import data_request
 from vitlet.training.jobs import job_class
@@ -51,11 +52,12 @@ def planned_choice(config: RunConfig, given: Mapping[str, Any], request: PlanReq
     name = "auto" if config.device == "this" else config.device
     known = name.partition(":")[0] in ("auto", "cpu", "cuda", "mps", "xpu") and request.tflops is None
     device: DeviceKind = "cpu" if known and find_device(name).type == "cpu" else "accelerator"
+    layout = layout_of(find_weights(Path(config.init))) if config.init is not None else None
     if request.images is None and (config.data not in OFFICIAL or Path(config.data).exists()):
-        return choose_for(config, given, glance(load_dataset(data_request(config))), device)
+        return choose_for(config, given, glance(load_dataset(data_request(config))), device, layout)
     supply = find_supply(config, request.images)
     side = None if request.images is not None else OFFICIAL[config.data].side
-    return choose_for(config, given, Glance(supply.train, supply.classes, side, channels=3), device)
+    return choose_for(config, given, Glance(supply.train, supply.classes, side, channels=3), device, layout)
 
 
 def _official(official: Official, config: RunConfig) -> Supply:
