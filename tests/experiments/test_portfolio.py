@@ -299,11 +299,16 @@ def test_runs_in_processes_of_their_own(shared_folder: Path, tmp_path: Path) -> 
     train_together(runs)  # nothing is left to do
     wild = {tmp_path / "4": config(shared_folder, tmp_path / "4", epochs=2, workers=0, lr=1e30)}
     assert "is not finite" in train_together(wild)[tmp_path / "4"]
-    pytest.importorskip("ray", reason="the extra ray is not installed")
-    remote = {tmp_path / name: config(shared_folder, tmp_path / name, epochs=1, workers=0) for name in ("5", "6")}
-    assert train_together(remote, Workers(2, "ray")) == {}
-    assert [len(read_rows(run)) for run in remote] == [1, 1]
-    assert (tmp_path / "5" / "metrics.csv").read_text() == (tmp_path / "6" / "metrics.csv").read_text() != ""
     bad = {tmp_path / "3": config(shared_folder / "nothing", tmp_path / "3")}
     with pytest.raises(VitletError, match=r"nothing.*see .*3\.log"):
         train_together(bad)
+
+
+@pytest.mark.heavy
+def test_runs_on_a_ray_cluster(shared_folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    runs = {tmp_path / name: config(shared_folder, tmp_path / name, epochs=1, workers=0) for name in ("1", "2")}
+    assert train_together(runs, Workers(2, "ray")) == {}
+    losses = [[row["train/loss"] for row in read_rows(run)] for run in runs]
+    assert losses[0] == losses[1] and len(losses[0]) == 1
+    assert all((run / "result.json").is_file() and run.with_suffix(".log").stat().st_size for run in runs)
