@@ -13,7 +13,6 @@ from its start to its end. Finished rows of ``benchmarks/results/auto.csv`` are 
 from __future__ import annotations
 
 import argparse
-import csv
 import datetime
 import json
 import subprocess
@@ -25,9 +24,9 @@ from typing import Any
 import torch
 
 from peers import PEERS, peer
-from timing import interval, processor
+from timing import append_row, interval, processor, read_rows
 from versus import ARMS as RECIPES
-from versus import DATA, RECIPE, SIZES, read, words_of, write_table
+from versus import DATA, RECIPE, SIZES, words_of, write_table
 from vitlet.processes import usable_cores
 
 RESULTS = Path(__file__).parent / "results"
@@ -66,7 +65,7 @@ def vitlet(words: list[str], output: Path, minutes: float) -> dict[str, Any]:
 
 def report(file: Path) -> str:
     """Of each arm beside the command: both means, the paired difference, and how far its time was from the promise."""
-    rows = read(file)
+    rows = read_rows(file)
     lines = ["| dataset | cores | minutes | against | seeds | its % | vitlet % | difference | late by, % |"]
     lines.append("|---|---|---|---|---|---|---|---|---|")
     for dataset, cores, minutes in sorted({(row["dataset"], row["cores"], float(row["minutes"])) for row in rows}):
@@ -115,7 +114,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("runs/auto"))
     parser.add_argument("--output", type=Path, default=RESULTS / "auto.csv")
     chosen = parser.parse_args()
-    place, done = chosen.data_dir.resolve(), {tuple(row.values())[:4] for row in read(chosen.output)}
+    place, done = chosen.data_dir.resolve(), {tuple(row.values())[:4] for row in read_rows(chosen.output)}
     for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds):
         for minutes in chosen.minutes:
             for dataset in chosen.datasets:
@@ -124,21 +123,12 @@ def main() -> None:
                     if tuple(about.values()) in done:
                         continue
                     found = run_arm(arm, place, dataset, seed, minutes, chosen)
-                    append(chosen.output, {**found, **about, "cores": usable_cores(), "processor": processor()})
+                    about |= {"cores": str(usable_cores()), "processor": processor()}
+                    append_row(chosen.output, COLUMNS, {**found, **about})
                     print(f"{dataset} {minutes:g} min {arm} seed {seed}: {found['top1']:.2f}", flush=True)
     about_run = f"{datetime.date.today()}; {processor()}; torch {torch.__version__}."
     chosen.output.with_suffix(".md").write_text(f"# {__doc__}\n{about_run}\n\n{report(chosen.output)}")
     print(report(chosen.output))
-
-
-def append(file: Path, row: dict[str, Any]) -> None:
-    """Add a row to the table."""
-    new = not file.is_file()
-    with file.open("a", newline="") as out:
-        writer = csv.DictWriter(out, COLUMNS, extrasaction="ignore")
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ cifar10, flowers102-split and imagenette.
 from __future__ import annotations
 
 import argparse
-import csv
 import datetime
 import tempfile
 import time
@@ -25,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from timing import processor
+from timing import append_row, processor, read_rows
 from vitlet.analysis.learning_curve import CurveFit, CurvePoint
 from vitlet.config import RunConfig
 from vitlet.data.glance import Glance
@@ -99,7 +98,7 @@ def parts_of(name: str) -> dict[int, int]:
 def measure(data_dir: Path, file: Path, names: list[str]) -> None:
     """Every run that has no row yet, small subsets first within a seed."""
     torch.set_num_threads(1)
-    done = {(row["dataset"], int(row["parts"]), int(row["seed"])) for row in read(file)}
+    done = {(row["dataset"], int(row["parts"]), int(row["seed"])) for row in read_rows(file)}
     datasets: dict[str, Dataset] = {}
     for seed in range(3):
         for name in names:
@@ -115,29 +114,14 @@ def measure(data_dir: Path, file: Path, names: list[str]) -> None:
                     result = train(replace(config, output=f"{folder}/run"), subset)
                 assert result.test is not None
                 row = (name, len(subset.train), part, seed, config.epochs, round(result.test.top1, 3))
-                append(file, (*row, round(time.process_time() - began, 1), processor()))
+                values = (*row, round(time.process_time() - began, 1), processor())
+                append_row(file, COLUMNS, dict(zip(COLUMNS, values, strict=True)))
                 print(*row, flush=True)
-
-
-def append(file: Path, row: tuple[object, ...], columns: tuple[str, ...] = COLUMNS) -> None:
-    """One more row."""
-    new = not file.is_file()
-    with file.open("a", newline="") as out:
-        writer = csv.writer(out)
-        writer.writerows([columns, row] if new else [row])
-
-
-def read(file: Path) -> list[dict[str, str]]:
-    """The rows so far."""
-    if not file.is_file():
-        return []
-    with file.open(newline="") as found:
-        return list(csv.DictReader(found))
 
 
 def report(file: Path) -> str:
     """Measured accuracies, and for every four sizes in a row what they say of twice and four times the largest."""
-    rows = read(file)
+    rows = read_rows(file)
     table = ["| dataset | images | runs | epochs | test top-1 %, mean |", "|---|---|---|---|---|"]
     fits = [
         "| dataset | fitted on | times | images | expected, 95 % interval | measured | off by | covered |",

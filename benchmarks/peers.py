@@ -13,7 +13,6 @@ flowers102-split and imagenette.
 from __future__ import annotations
 
 import argparse
-import csv
 import datetime
 import json
 import os
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import versus
-from timing import interval, processor
+from timing import append_row, interval, processor, read_rows
 
 HERE = Path(__file__).parent
 COLUMNS = ("dataset", "arm", "seed", "seconds", "clock", "top1", "epochs", "used", "version", "processor")
@@ -101,7 +100,7 @@ def train(words: Sequence[str], output: Path, seconds: float, *, wall: bool) -> 
 
 def report(file: Path) -> str:
     """Mean test accuracy by dataset, budget and arm, and the paired difference of vitlet from each of the others."""
-    rows = versus.read(file)
+    rows = read_rows(file)
     lines = [
         "| dataset | time | arm | seeds | test top-1 % | epochs | vitlet's difference |",
         "|---|---|---|---|---|---|---|",
@@ -127,16 +126,6 @@ def _mean(values: Sequence[float], sign: str = "") -> str:
     return f"{mean:{sign}.2f} ± {half:.2f}"
 
 
-def append(file: Path, row: dict[str, Any]) -> None:
-    """Add a row to the table."""
-    new = not file.is_file()
-    with file.open("a", newline="") as out:
-        writer = csv.DictWriter(out, COLUMNS, extrasaction="ignore")
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
-
-
 def main() -> None:
     """Run what is missing, one after another, then write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -155,7 +144,7 @@ def main() -> None:
     chosen.data_dir, clock = chosen.data_dir.resolve(), "wall" if chosen.wall else "CPU"
     if chosen.make_venv:
         make_venv(chosen.venv)
-    done = {tuple(row.values())[:5] for row in versus.read(chosen.output)}
+    done = {tuple(row.values())[:5] for row in read_rows(chosen.output)}
     for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds):
         for dataset in chosen.datasets:
             table = chosen.work / f"{dataset}-{seed}.csv"
@@ -170,7 +159,7 @@ def main() -> None:
                     found = peer(arm, table, dataset, seed, chosen.seconds, wall=chosen.wall, python=python)
                 else:
                     found = ours(arm, table, dataset, seed, chosen)
-                append(chosen.output, {**found, **about, "processor": processor()})
+                append_row(chosen.output, COLUMNS, {**found, **about, "processor": processor()})
                 print(f"{dataset} {arm} seed {seed}: {found['top1']:.2f}", flush=True)
     place = f"{datetime.date.today()}; {processor()}."
     about_run = (__doc__ or "").replace("    python", "`python").replace("--make-venv\n", "--make-venv`\n", 1)

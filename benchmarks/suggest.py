@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from learn_curve import append, decoded, read
-from timing import interval, processor
+from learn_curve import decoded
+from timing import append_row, interval, processor, read_rows
 from vitlet.analysis.suggest import diverse_batch
 from vitlet.config import RunConfig
 from vitlet.data.images import Dataset, Subset
@@ -58,7 +58,7 @@ def next_images(arm: str, run: Path, dataset: Dataset, pool: list[int], seed: in
 
 def rounds(dataset: Dataset, arm: str, seed: int, file: Path, work: Path) -> None:
     """All rounds of an arm; runs that have a row are not trained again."""
-    done = {(row["seed"], row["arm"], row["images"]): row for row in read(file)}
+    done = {(row["seed"], row["arm"], row["images"]): row for row in read_rows(file)}
     first = keep(dataset.train, per_class=START // 10, seed=seed)
     assert isinstance(first, Subset)
     labelled = list(first.indices)
@@ -76,7 +76,7 @@ def rounds(dataset: Dataset, arm: str, seed: int, file: Path, work: Path) -> Non
             seconds = round(time.process_time() - began, 1)
             if row is None:
                 found = (seed, who, len(labelled), round(result.test.top1, 3), config.epochs, seconds, processor())
-                append(file, found, COLUMNS)
+                append_row(file, COLUMNS, dict(zip(COLUMNS, found, strict=True)))
                 print(*found, flush=True)
         if number < ROUNDS:
             labelled += next_images(arm, run, dataset, pool, 10 * seed + number)
@@ -85,7 +85,7 @@ def rounds(dataset: Dataset, arm: str, seed: int, file: Path, work: Path) -> Non
 
 def report(file: Path) -> str:
     """Accuracy by arm and round, and paired differences."""
-    rows = read(file)
+    rows = read_rows(file)
     lines = ["| labelled images | seeds | random | suggest | difference | ahead |", "|---|---|---|---|---|---|"]
     for images in sorted({int(row["images"]) for row in rows}):
         mine = [row for row in rows if int(row["images"]) == images]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import datetime
 import os
 import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import timm
 import torch
@@ -28,6 +30,24 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     """Mean, and half width of its 95 % interval (Student's)."""
     found = student(values)
     return found.value, found.high - found.value
+
+
+def read_rows(file: Path) -> list[dict[str, str]]:
+    """The rows of a table of finished runs, none where there is no table yet."""
+    if not file.is_file():
+        return []
+    with file.open(newline="") as found:
+        return list(csv.DictReader(found))
+
+
+def append_row(file: Path, columns: Sequence[str], row: Mapping[str, Any]) -> None:
+    """Add a finished run to a table; keys that are no columns are left out."""
+    new = not file.is_file()
+    with file.open("a", newline="") as out:
+        writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
 
 
 def run(words: list[str], output: Path) -> None:

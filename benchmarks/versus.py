@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from timing import interval, processor
+from timing import append_row, interval, processor, read_rows
 
 RESULTS = Path(__file__).parent / "results"
 COLUMNS = ("dataset", "arm", "seed", "cpu_budget", "top1", "epochs", "cpu_seconds", "processor")
@@ -102,7 +102,7 @@ def words_of(data_dir: Path, dataset: str, seed: int) -> list[str]:
 
 def run_all(chosen: argparse.Namespace, file: Path) -> None:
     """Every run that has no row yet."""
-    done = {(row["dataset"], row["arm"], row["seed"], row["cpu_budget"]) for row in read(file)}
+    done = {(row["dataset"], row["arm"], row["seed"], row["cpu_budget"]) for row in read_rows(file)}
     jobs = [
         (dataset, arm, seed)
         for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds)
@@ -124,29 +124,16 @@ def run_all(chosen: argparse.Namespace, file: Path) -> None:
             found = vitlet(words, chosen.work / dataset / arm / f"seed-{seed}", chosen.cpu_seconds)
         about = {"dataset": dataset, "arm": arm, "seed": seed, "cpu_budget": f"{chosen.cpu_seconds:g}"}
         with LOCK:
-            new = not file.is_file()
-            with file.open("a", newline="") as out:
-                writer = csv.DictWriter(out, COLUMNS)
-                if new:
-                    writer.writeheader()
-                writer.writerow({**{key: found.get(key) for key in COLUMNS}, **about, "processor": processor()})
+            append_row(file, COLUMNS, {**found, **about, "processor": processor()})
             print(f"{dataset} {arm} seed {seed}: {found['top1']:.2f}", flush=True)
 
     with ThreadPoolExecutor(chosen.processes) as pool:
         list(pool.map(one, jobs))
 
 
-def read(file: Path) -> list[dict[str, str]]:
-    """The rows so far."""
-    if not file.is_file():
-        return []
-    with file.open(newline="") as found:
-        return list(csv.DictReader(found))
-
-
 def report(file: Path) -> str:
     """Two tables: mean accuracy of each arm by dataset and budget, and paired differences between arms."""
-    rows = read(file)
+    rows = read_rows(file)
     lines = ["| dataset | CPU s | arm | seeds | test top-1 % | epochs |", "|---|---|---|---|---|---|"]
     others = ["| dataset | CPU s | arm | against | difference | ahead |", "|---|---|---|---|---|---|"]
     for dataset, budget in sorted({(row["dataset"], float(row["cpu_budget"])) for row in rows}):
