@@ -205,7 +205,7 @@ class TaskSuite:
         assert (self.task.__doc__ or "").strip(), "the first line of the class's docstring is what `vitlet tasks` shows"
 
     def test_verdict(self) -> None:
-        """Metrics as the task gives them can be judged; a sentence, or None."""
+        """The verdict on the task's own metrics is a remark that ends with a period, or None."""
         task = self.each()[0]
         metrics = {name: float(value) for name, value in task(self.grid()).metrics.items()}
         verdict = task.verdict(metrics)

@@ -24,7 +24,7 @@ from PIL import Image
 from vitlet.data.archives import MAX_SMALL, unpack
 from vitlet.data.named import OFFICIAL, load_named
 from vitlet.data.named import download as module
-from vitlet.data.named.download import download, fetch
+from vitlet.data.named.download import download, download_dataset
 from vitlet.data.named.official import Remote
 from vitlet.errors import VitletError
 
@@ -125,7 +125,7 @@ def test_files_that_are_no_archives(tmp_path: Path, server: str) -> None:
         OFFICIAL["svhn"],
         files=(Remote(f"{server}/x.mat", hashlib.sha256(content).hexdigest(), "svhn", "svhn/x.mat"),),
     )
-    fetch(official, tmp_path / "data")
+    download_dataset(official, tmp_path / "data")
     assert (tmp_path / "data" / "svhn" / "x.mat").read_bytes() == content
 
 
@@ -171,7 +171,7 @@ def test_a_download_that_is_stopped(tmp_path: Path, offered: Remote, server: str
     process.communicate(timeout=20)
     assert not place.exists(), "never a half file under its own name"
     assert part.exists() is (how == signal.SIGKILL)
-    fetch(replace(OFFICIAL["imagenette"], files=(offered,)), tmp_path / "data")
+    download_dataset(replace(OFFICIAL["imagenette"], files=(offered,)), tmp_path / "data")
     assert files_under(tmp_path / "data") == sorted(MEMBERS), "what a killed process left is swept"
 
 
@@ -205,7 +205,7 @@ def test_two_processes_fetch_once(tmp_path: Path, offered: Remote) -> None:
 
     def work() -> None:
         try:
-            fetch(official, tmp_path / "data")
+            download_dataset(official, tmp_path / "data")
         except Exception as problem:
             problems.append(problem)
 
@@ -220,7 +220,7 @@ def test_two_processes_fetch_once(tmp_path: Path, offered: Remote) -> None:
 def test_a_folder_that_cannot_be_written(tmp_path: Path, offered: Remote) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(VitletError, match="cannot write into"):
-        fetch(OFFICIAL["imagenette"], tmp_path / "file" / "data")
+        download_dataset(OFFICIAL["imagenette"], tmp_path / "file" / "data")
 
 
 # Archives

@@ -1,7 +1,7 @@
 """Explanations of a trained model: attention by layer and head, rollout, class activation map, token positions.
 
 Rollout follows Abnar and Zuidema, "Quantifying Attention Flow in Transformers", ACL 2020; the class map and the places
-are in `class_map` and `task_heads`. A model that lacks one of them gets the others, and a sentence.
+are in `class_map` and `task_heads`. A model that lacks one of them gets the others, and a remark.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Explanation:
         uniform: by layer, the distance of attention that is spread evenly.
         evidence: for the guess, at each place of a token grid, ``(H, W)`` from 0 up; see `vitlet.analysis.class_map`.
         places: where a task's head puts the tokens; see `vitlet.analysis.task_heads`.
-        left_out: a sentence on each thing that this model does not have.
+        left_out: a remark on each map that this model does not have.
     """
 
     pixels: Any

@@ -72,7 +72,7 @@ class Backbone(nn.Module):
 
     @contextmanager
     def _explained(self, height: int, width: int) -> Iterator[None]:
-        """Inside, the model's own complaint about images of this size becomes a sentence."""
+        """Context that turns a model's exception about this image size into an error message."""
         try:
             yield
         except VitletError:

@@ -146,7 +146,7 @@ def _bits(image: Image.Image, content: bytes) -> int:
 
 
 def _reason(problem: Exception, content: bytes) -> str:
-    """Why it cannot be read, for a sentence."""
+    """Why it cannot be read, for an error message."""
     if not content:
         return "the file is empty"
     if isinstance(problem, UnidentifiedImageError):

@@ -36,7 +36,7 @@ class Request:
     Attributes:
         data: path or name.
         data_dir: folder of named datasets, or of the images that a table lists.
-        download: fetch a named dataset that is not there.
+        download: download a named dataset if it is missing.
         class_list: file with the class ids of a subset of ImageNet.
         partial: accept a named dataset that is not complete.
         classes: only these classes, by name.

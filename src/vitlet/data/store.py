@@ -1,7 +1,7 @@
 """Cache of decoded images: in memory if they are small, else memory-mapped on disk.
 
 The cache is one memory-mapped file of bytes, built once, found again by the content of the images and what was done to
-them, whole or not there at all, and shared by any number of processes.
+them, atomically, and shared by any number of processes.
 """
 
 from __future__ import annotations

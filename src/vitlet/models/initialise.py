@@ -34,7 +34,7 @@ RELATIVE_POSITIONS = re.compile(
 """What networks call weights that know offsets; all zero, they are the same for every pair of tokens."""
 
 KEYS_SHOWN = 4
-"""Names that a sentence lists before it counts."""
+"""Number of names that an error message lists before it only counts them."""
 
 
 @dataclass(frozen=True)

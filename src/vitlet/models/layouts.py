@@ -210,7 +210,7 @@ def _empty_model(name: str) -> nn.Module:
 
 
 def nearest_layout(weights: Mapping[str, Tensor]) -> str:
-    """A sentence for a file that is of no known layout: the nearest one, and what is missing and too much for it."""
+    """Error message for a file of no known layout: the nearest layout, missing and unexpected tensors."""
     best: tuple[int, Layout, list[str], list[str]] | None = None
     for layout in LAYOUTS:
         model = _empty_model(layout.model)

@@ -150,7 +150,7 @@ def _task_numbers(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _warnings(objective: Objective, rows: list[dict[str, Any]]) -> list[str]:
-    """A sentence for every task that was not learned or that drowned the labels."""
+    """Warnings about tasks that were not learned or that dominated the classification loss."""
     found = []
     for term in objective.terms:
         name = term.task.name

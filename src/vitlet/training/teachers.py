@@ -181,7 +181,7 @@ def train_teachers(objective: Objective, config: BaseConfig, path: Path, train: 
 
 
 def _unlike(place: Path, names: Sequence[str], classes: Sequence[str]) -> str:
-    """How a teacher's classes differ from a run's, in a sentence without its end."""
+    """How a teacher's classes differ from a run's, as the start of an error message."""
     if list(names) == list(classes):
         return ""
     if len(names) != len(classes):

@@ -125,7 +125,7 @@ def examine(record: RunRecord, colour: int, *, most: int, device: str) -> Examin
 
 
 def _dataset(record: RunRecord) -> Dataset:
-    """The data as the run saw it; nothing is fetched."""
+    """The data as the run saw it; nothing is downloaded."""
     config = replace(record.config, download=False)
     dataset = job_class(config).load_data(config)
     if record.classes and tuple(record.classes) != tuple(dataset.classes):
@@ -183,7 +183,7 @@ def _explain(explainer: Explainer, images: ImageSet, found: Examined) -> None:
 
 
 def _doubts(record: RunRecord, predictions: Predictions | None) -> list[str]:
-    """A sentence if the data gives other numbers than the run wrote down."""
+    """A warning if the data gives other metrics than those recorded by the run."""
     recorded = record.result.get(predictions.split) if predictions is not None else None
     if predictions is None or not recorded or len(predictions.indices) != len(predictions.images):
         return []

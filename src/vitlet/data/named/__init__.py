@@ -1,4 +1,4 @@
-"""The papers' datasets by name: found on disk or fetched, with their official splits, their sizes checked."""
+"""The papers' datasets by name: found on disk or downloaded, with their official splits, their sizes checked."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def load_named(
     Args:
         name: a key of ``OFFICIAL``.
         data_dir: the folder that holds it, or its parent.
-        download: fetch it where it is not there.
+        download: download it if it is missing.
         class_list: for imagenet100, a file with a WordNet id per line.
         partial: accept other sizes than the official ones; the note then says so.
     """
@@ -49,9 +49,9 @@ def load_named(
         raise VitletError(f"{data_dir} is a file; the data folder of {name} is needed.")
     dataset = _find(official, data_dir, class_list)
     if dataset is None and download:
-        from vitlet.data.named.download import fetch
+        from vitlet.data.named.download import download_dataset
 
-        fetch(official, data_dir)
+        download_dataset(official, data_dir)
         dataset = _find(official, data_dir, class_list)
     if dataset is None:
         raise VitletError(_absent(official, data_dir, download=download))

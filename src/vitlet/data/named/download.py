@@ -26,7 +26,7 @@ TIMEOUT = 30.0
 _UNREACHABLE = (urllib.error.URLError, ConnectionError, TimeoutError, ssl.SSLError, http.client.HTTPException)
 
 
-def fetch(official: Official, data_dir: Path) -> None:
+def download_dataset(official: Official, data_dir: Path) -> None:
     """Bring what is not there yet into ``data_dir``; a second process waits and finds it done."""
     if not official.files:
         raise VitletError(

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 @dataclass(frozen=True)
 class Remote:
-    """A file to fetch; ``checksum`` is its MD5 or SHA-256, ``into`` a sub-folder of the data folder.
+    """A file to download; ``checksum`` is its MD5 or SHA-256, ``into`` a sub-folder of the data folder.
 
-    ``makes`` is there once the file has been fetched (and unpacked, if it is an archive).
+    ``makes`` is there once the file has been downloaded (and unpacked, if it is an archive).
     """
 
     url: str

@@ -78,7 +78,7 @@ class StepCount:
 
 
 def plan_objective(config: RunConfig, classes: int) -> Objective:
-    """The objective that a run with these settings would train; no data is read, no weights are fetched."""
+    """The objective that a run with these settings would train; no data is read, no weights are downloaded."""
     job = job_class(config)
     config = replace(job.with_tasks(config), pretrained=False)
     backbone, _ = build_backbone(config, classes if job.labelled else 0)

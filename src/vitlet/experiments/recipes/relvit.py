@@ -68,7 +68,7 @@ def _tasks(*names: str, **options: Any) -> dict[str, TaskConfig]:
 
 
 def _four_ways(dataset: str) -> list[Recipe]:
-    """Labels only, two pre-trainings, and joint training, on a dataset of the release that can be had by name."""
+    """Baseline, two pre-trainings, and joint training, on a dataset of the release that can be had by name."""
     both = ("sprel", "position")
     plain, joint = partial(released, dataset, {}), partial(released, dataset, _tasks(*both))
     before = partial(released, dataset, _tasks(*both, patch_augment=True), pretrain=True)
@@ -84,7 +84,7 @@ def _four_ways(dataset: str) -> list[Recipe]:
 
 
 def _other_networks(dataset: str) -> list[Recipe]:
-    """Joint training against labels only, with Swin-T and T2T-ViT-14, whose 14 x 14 tokens the tasks see as 7 x 7."""
+    """Joint training against the baseline, with Swin-T and T2T-ViT-14, whose 14 x 14 tokens the tasks see as 7 x 7."""
     found = []
     for network in AT_224:
         options = {"options": {"pool": "3x3/2"}} if network == "t2t_vit_14" else {}
