@@ -1,7 +1,7 @@
 """COCO's layout: images, and JSON files with boxes, polygons, run-length masks and crowd regions.
 
-Everything is checked before training: invalid annotations are refused with an error message, those that can be left out are
-left out and counted.
+Everything is checked before training: invalid annotations are refused with an error message, those that can be left
+out are left out and counted.
 """
 
 from __future__ import annotations
