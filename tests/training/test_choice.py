@@ -161,7 +161,7 @@ def test_the_choice_is_printed_written_down_and_repeatable(
     printed = capsys.readouterr().out
     first = "chosen for 21 images of about 16 px on a CPU: resnet_s_for_32px at 16 px, 2 epochs (not measured"
     assert first in printed and "to choose yourself, name a --model" in printed
-    assert re.search(r"speed test: about \d:\d\d from here, in (bfloat16|float32)", printed)
+    assert re.search(r"speed test: about \d:\d\d from here, in (bfloat16|float32).*; the test took \d+\.\d s", printed)
     config = read_config(run)
     assert (config.model, config.opt, config.batch_size, config.hflip) == ("resnet_s_for_32px", "muon", 8, 0.0)
     assert (run / "config.yaml").read_text(encoding="utf-8").startswith(f"# {first}")

@@ -8,6 +8,7 @@ in the test does the loop plan again, see `Clock`.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -74,7 +75,9 @@ def planned_job(job: ImageJob, world: World, watch: Stopwatch) -> tuple[ImageJob
     config = job.config
     if not (job.asked.is_open or job.asked.autotune):
         return job, ""
+    began = time.monotonic()
     speed = world.by_first(lambda: measure_speed(job, watch))
+    took = f"; the test took {time.monotonic() - began:.1f} s"
     settings: dict[str, Any] = dict(speed.settings)
     line = f"{'bfloat16' if settings['amp'] else 'float32'}{', channels_last' * settings['channels_last']}"
     if job.asked.is_open:
@@ -87,7 +90,7 @@ def planned_job(job: ImageJob, world: World, watch: Stopwatch) -> tuple[ImageJob
         line = f"about {duration(seconds)} from here, in {line}"
     planned = job.rebuilt(**settings, autotune=False)
     planned.speed = speed
-    return planned, f"speed test: {line}"
+    return planned, f"speed test: {line}{took}"
 
 
 def left_open(job: Job) -> tuple[str, ...]:
