@@ -4,8 +4,8 @@
 
 GEM's benchmark trains on 50 images per class of ciFAIR-10, whose test set has other images in place of those that recur
 among the 50,000 training images. ``studies/fifty-a-class`` tests on CIFAR-10's own. This counts, for each finished run,
-the test images that recur among the 500 that it was trained on, exactly or nearly, by ``vitlet scan``; and what accuracy
-is left if every one of them was classified correctly and is taken out: the least that it can be without them.
+the test images that recur among the 500 that it was trained on, exactly or nearly, by ``vitlet scan``; and the accuracy
+that is left if every one of them was classified correctly and is taken out: the least that it can be without them.
 """
 
 from __future__ import annotations
