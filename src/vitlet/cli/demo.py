@@ -99,9 +99,10 @@ def draw_demo(found: Mapping[str, Sequence[float]], picture: Path) -> None:
         mean = student(values) if len(values) > 1 else None
         if mean is not None:
             axis.errorbar(place, mean.value, mean.high - mean.value, color=f"C{place}", marker="s", capsize=6, lw=2)
-            axis.annotate(
-                f"{mean.value:.1f} %", (place, mean.value), (12, 6), textcoords="offset points", weight="bold"
-            )
+            left = place == 0  # the lines are on its right
+            about = {"ha": "right" if left else "left", "va": "center", "weight": "bold"}
+            shift = (-12 if left else 12, 0)
+            axis.annotate(f"{mean.value:.1f} %", (place, mean.value), shift, textcoords="offset points", **about)
     axis.set_xticks(range(len(found)), list(found))
     axis.set(xlim=(-0.5, len(found) - 0.3), ylabel="accuracy on test images, %")
     axis.set_title(f"A small ViT on {10 * PER_CLASS} labelled digits: one line per seed, mean and 95 % interval")
