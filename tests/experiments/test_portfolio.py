@@ -103,6 +103,10 @@ def test_a_search_is_a_run_for_every_command(
     assert sum(record.weights.values()) == pytest.approx(1)
     assert (output / "search.png").stat().st_size > 5000
     assert read_config(output / "members" / "2").tasks["sprel"].weight == 0.3
+    assert main(["report", str(output)]) == 0
+    capsys.readouterr()
+    page = (output / "report.html").read_text(encoding="utf-8")
+    assert "<h2>Search</h2>" in page and "2: botnet_s_for_32px + sprel" in page and "tested once" in page
     assert main(["evaluate", str(output), "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)
     assert scores["top1"] == pytest.approx(record.test["top1"])

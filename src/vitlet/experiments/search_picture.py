@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from vitlet.analysis.report.search import accuracy_by_minute
 from vitlet.pictures import panels, save_figure
-from vitlet.training.run_folder import read_rows
 from vitlet.training.search_folder import SearchRecord
 
 
@@ -13,9 +13,7 @@ def draw_search(folder: Path, record: SearchRecord, picture: Path) -> None:
     """Draw the validation accuracy of every member over the minutes of the search, and what is used in the end."""
     figure, (axis,) = panels(1, 7, 4)
     for number, member in enumerate(record.members):
-        rows = read_rows(folder / member.folder)
-        span = (member.ended - member.began) / max(1, len(rows))
-        points = [((member.began + span * row["epoch"]) / 60, row["val/top1"]) for row in rows if "val/top1" in row]
+        points = accuracy_by_minute(folder, member)
         tasks = "".join(f" + {task}" for task in member.tasks)
         score = "diverged" if member.diverged else f"{member.val_top1:.1f} %"
         name = f"{number + 1}: {member.model}{tasks}, {score}"

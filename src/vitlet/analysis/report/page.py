@@ -18,7 +18,14 @@ MOST_IMAGES = 5000
 """Images that are predicted for a report unless the user says otherwise."""
 
 
-def report_runs(runs: Sequence[Path], output: Path, *, most: int = MOST_IMAGES, device: str = "auto") -> Path:
+def report_runs(
+    runs: Sequence[Path],
+    output: Path,
+    *,
+    most: int = MOST_IMAGES,
+    device: str = "auto",
+    first: Sequence[Section] = (),
+) -> Path:
     """Write the report of one run or several.
 
     Args:
@@ -26,6 +33,7 @@ def report_runs(runs: Sequence[Path], output: Path, *, most: int = MOST_IMAGES, 
         output: the HTML file.
         most: images to predict at most, evenly spaced.
         device: to run the models on.
+        first: sections before those of the runs.
     """
     if most < 1:
         raise VitletError(f"--images must be at least 1, got {most}.")
@@ -35,6 +43,7 @@ def report_runs(runs: Sequence[Path], output: Path, *, most: int = MOST_IMAGES, 
     records = [read_run(path, name) for path, name in zip(paths, run_names(paths), strict=True)]
     found = [examine(record, number, most=most, device=device) for number, record in enumerate(records)]
     sections = [
+        *first,
         Section("Result", "result.html", result(found)),
         Section("Comparison", "comparison.html", comparison(found)),
         Section("Settings", "settings.html", settings_tables(found)),

@@ -32,11 +32,15 @@ def run(words: list[str]) -> int:
     from vitlet.experiments.learn_curve.record import is_curve
     from vitlet.experiments.learn_curve.report import report_curve
     from vitlet.experiments.studies.report import is_study, report_study
-    from vitlet.training.search_folder import is_search
+    from vitlet.training.search_folder import is_search, read_search
 
     runs = chosen.runs
     output = chosen.output or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
-    runs = [run for named in runs for run in (sorted((named / "members").iterdir()) if is_search(named) else [named])]
+    searches = [named for named in runs if is_search(named)]
+    members = {named: [named / member.folder for member in read_search(named).members] for named in searches}
+    runs = [run for named in runs for run in members.get(named, [named])]
+    if not runs:
+        raise VitletError(f"the search {searches[0]} has no finished member yet; its command shows how far it is.")
     if any(map(is_curve, runs)):
         if len(runs) > 1:
             raise VitletError("a report is on one learning curve or on runs; found both. Name one curve, or only runs.")
@@ -51,5 +55,8 @@ def run(words: list[str]) -> int:
     elif job_of(runs[0]) != RunConfig.JOB:
         say(f"report: {report_transfer(runs, output)}")
     else:
-        say(f"report: {report_runs(runs, output, most=chosen.images, device=chosen.device)}")
+        from vitlet.analysis.report.search import search_section
+
+        first = [search_section(named) for named in searches]
+        say(f"report: {report_runs(runs, output, most=chosen.images, device=chosen.device, first=first)}")
     return 0
