@@ -3,11 +3,11 @@
     taskset --cpu-list 0 python benchmarks/auto.py DATA_DIR --minutes 2 10 30 --seeds 3
 
 Nothing else may run on these cores; without taskset they are all of the machine's. The arms take turns: an expert's
-script; the best single setting of the recipe study, by flags (the arm "resnet" of ``versus.py``); fastai and
-Ultralytics (their environment is made by ``benchmarks/peers.py --make-venv``); then the command without flags. The test
-of vitlet is part of its time, that of the others comes after it. A row holds test accuracy and seconds, those of vitlet
-from its start to its end. Finished rows of ``benchmarks/results/auto.csv`` are not run again; the table is written to
-``auto.md``.
+script; the best single setting of the recipe study, by flags (the arm "resnet" of ``versus.py``); fastai, Ultralytics
+and lightly-train (their environment is made by ``benchmarks/peers.py --make-venv``); then the command without flags.
+The test of vitlet is part of its time, that of the others comes after it. A row holds test accuracy and seconds, those
+of vitlet from its start to its end. Finished rows of ``benchmarks/results/auto.csv`` are not run again; the table is
+written to ``auto.md``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from vitlet.processes import usable_cores
 
 RESULTS = Path(__file__).parent / "results"
 COLUMNS = ("dataset", "arm", "seed", "minutes", "top1", "seconds", "used", "cores", "processor")
-ARMS = ("expert", "single", "fastai", "ultralytics", "vitlet")
+ARMS = ("expert", "single", "fastai", "ultralytics", "lightly-train", "vitlet")
 
 
 def expert(table: Path, dataset: str, seed: int, minutes: float) -> dict[str, Any]:
