@@ -21,7 +21,7 @@ from vitlet.config import RunConfig
 from vitlet.data.glance import Glance
 from vitlet.errors import InterruptedRunError, VitletError
 from vitlet.experiments import portfolio
-from vitlet.experiments.portfolio import greedy_ensemble, member_settings
+from vitlet.experiments.portfolio import greedy_ensemble, member_choice, member_settings
 from vitlet.experiments.search_processes import train_together
 from vitlet.inference.predict import Predictor
 from vitlet.training.choice import choose_for
@@ -56,6 +56,8 @@ def test_members_differ_and_keep_what_was_given() -> None:
     assert {each.lr for each in members} == {0.1} and {each.seed for each in members} == {0}
     assert {each.img_size for each in members} == {(64, 64)}  # an ensemble shows all the same image
     assert members[1].tasks["sprel"].weight == 0.3 and not members[2].tasks
+    assert "(measured: " in member_choice(choice, members[0]).lines[0]
+    assert "(not measured for such data)" in member_choice(choice, members[1]).lines[0]
     config = RunConfig.from_dict({"task": {"drloc": 0.5}})
     choice = choose_for(config, {"task"}, found, "cpu")
     asked = member_settings(choice, ["task"])

@@ -74,6 +74,12 @@ def member_settings(choice: Choice, given: Sequence[str]) -> list[RunConfig]:
     return found
 
 
+def member_choice(choice: Choice, own: RunConfig) -> Choice:
+    """The choice with a member's settings; what was measured holds for the default model only."""
+    rule = choice.rule if own.model == choice.config.model else replace(choice.rule, measured=None)
+    return replace(choice, config=own, rule=rule)
+
+
 class Search:
     """A search and its folder, new or resumed.
 
@@ -171,7 +177,7 @@ class Search:
     def _train(self, number: int, own: RunConfig) -> None:
         """Train one member in this process, or resume it."""
         folder = self.path / f"members/{number}"
-        choice: Choice | None = replace(self.choice, config=own)
+        choice: Choice | None = member_choice(self.choice, own)
         if (folder / "config.yaml").is_file():
             own, choice = replace(own, resume=str(folder)), None
         watch, title = self.watch.restarted(), f"member {number}"
