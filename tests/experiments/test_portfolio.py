@@ -21,7 +21,8 @@ from vitlet.config import RunConfig
 from vitlet.data.glance import Glance
 from vitlet.errors import InterruptedRunError, VitletError
 from vitlet.experiments import portfolio
-from vitlet.experiments.portfolio import greedy_ensemble, member_choice, member_settings
+from vitlet.experiments.portfolio import greedy_ensemble, member_choice, portfolio_members
+from vitlet.experiments.search_board import member_name
 from vitlet.experiments.search_processes import train_together
 from vitlet.inference.predict import Predictor
 from vitlet.training.choice import choose_for
@@ -49,10 +50,13 @@ def words(data: Path, output: Path, *more: str, minutes: float = MINUTES) -> lis
 def test_members_differ_and_keep_what_was_given() -> None:
     found = Glance(1000, 10, 96, 3)
     choice = choose_for(RunConfig(lr=0.1), {"lr"}, found, "cpu")
-    members = member_settings(choice, ["lr"])
+    planned = portfolio_members(choice, ["lr"])
+    members = [each.config for each in planned]
     assert [each.model for each in members] == [
-        f"{name}_for_64px" for name in ("resnet_s", "botnet_s", "resnet_m", "convstem_vit_s")
+        f"{name}_for_64px" for name in ("resnet_s", "botnet_s", "resnet_s", "convstem_vit_s", "resnet_m")
     ]
+    assert [each.cost for each in planned] == [1, 1, 1, 1, 3.5]
+    assert member_name(members[2], members[0]) == "resnet_s_for_64px, sched wsd, batch size 32"
     assert {each.lr for each in members} == {0.1} and {each.seed for each in members} == {0}
     assert {each.img_size for each in members} == {(64, 64)}  # an ensemble shows all the same image
     assert members[1].tasks["sprel"].weight == 0.3 and not members[2].tasks
@@ -60,7 +64,7 @@ def test_members_differ_and_keep_what_was_given() -> None:
     assert "(not measured for such data)" in member_choice(choice, members[1]).lines[0]
     config = RunConfig.from_dict({"task": {"drloc": 0.5}})
     choice = choose_for(config, {"task"}, found, "cpu")
-    asked = member_settings(choice, ["task"])
+    asked = [each.config for each in portfolio_members(choice, ["task"])]
     assert [each.model.split("_")[0] for each in asked] == ["botnet", "convstem"]
     assert all(each.tasks == config.tasks for each in asked)
 
@@ -206,7 +210,8 @@ def test_members_trained_at_the_same_time_have_their_share(
     charge_for_everything(time, monkeypatch, step=40.0, image=0.3)
     shares: list[float] = []
 
-    def together(runs: dict[Path, RunConfig]) -> None:
+    def together(runs: dict[Path, RunConfig], workers: Workers) -> dict[Path, str]:
+        assert workers == Workers(2)
         began, ends = time.now, []
         for each in runs.values():
             time.now = began
@@ -214,6 +219,7 @@ def test_members_trained_at_the_same_time_have_their_share(
             shares.append(each.minutes or 0.0)
             ends.append(time.now)
         time.now = max(ends)
+        return {}
 
     monkeypatch.setattr(portfolio, "train_together", together)
     monkeypatch.setattr(portfolio, "expected_seconds", lambda job, world, speed: (400.0, {}))

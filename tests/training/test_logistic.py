@@ -22,7 +22,7 @@ from vitlet.config import RunConfig
 from vitlet.data.glance import Glance
 from vitlet.errors import VitletError
 from vitlet.experiments import portfolio
-from vitlet.experiments.portfolio import member_settings
+from vitlet.experiments.portfolio import portfolio_members
 from vitlet.models.layouts import LAYOUTS
 from vitlet.training.choice import choose, choose_for
 from vitlet.training.distributed import World
@@ -221,7 +221,7 @@ def test_a_known_file_chooses_model_and_settings(folder: Path, tmp_path: Path) -
 def test_a_search_from_trained_weights_begins_with_frozen_features() -> None:
     config = RunConfig(init="mobile_sam.pt", minutes=9.0, seed=3)
     choice = choose_for(config, {"init", "minutes", "seed"}, Glance(1000, 10, 96, 3), "cpu", MOBILE_SAM)
-    frozen, tuned = member_settings(choice, ["init", "minutes", "seed"])
+    frozen, tuned = (each.config for each in portfolio_members(choice, ["init", "minutes", "seed"]))
     assert tuned == choice.config and not tuned.freeze and len(frozen.model_kwargs["depths"]) == 3
     assert frozen.freeze and frozen.head == "logistic" and not frozen.model_ema and frozen.seed == 3
     same = ("model", "img_size", "crop_pct", "tta", "init", "in_chans")  # an ensemble shows both the same image

@@ -8,12 +8,11 @@ the validation images decreases) is used if it is at least as accurate on these 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.table import Table
@@ -23,7 +22,7 @@ from torch import Tensor
 from vitlet.config import RunConfig
 from vitlet.data.images import Dataset
 from vitlet.errors import InterruptedRunError, NotFiniteError, TooShortError, VitletError
-from vitlet.experiments.search_board import search_board, used_members_line
+from vitlet.experiments.search_board import member_name, search_board, used_members_line
 from vitlet.experiments.search_picture import draw_search
 from vitlet.experiments.search_processes import threads_of_each, train_together
 from vitlet.inference.predict import Predictor
@@ -56,22 +55,39 @@ END_SECONDS = 1.0
 """Time reserved at the end for the final choice, the picture and the record."""
 
 
-def member_settings(choice: Choice, given: Sequence[str]) -> list[RunConfig]:
-    """Settings of each member of the portfolio for this data, all different, the default first."""
+class Member(NamedTuple):
+    """A member of the portfolio: its settings, and the time of its epochs over that of the default's."""
+
+    config: RunConfig
+    cost: float = 1.0
+
+
+def portfolio_members(choice: Choice, given: Sequence[str]) -> list[Member]:
+    """The members of the portfolio for this data, all different, the default first."""
     if choice.layout is not None:  # frozen features first: they take seconds
-        return [frozen_settings(choice, given), choice.config]
+        return [Member(frozen_settings(choice, given)), Member(choice.config)]
     with_tasks = any(name in given for name in FOR_TASKS)
-    found = [choice.config]
+    found = [Member(choice.config)]
     for entry in knowledge().portfolio[1:]:
         family, size = entry["family"], str(choice.rule.settings["model"]).rpartition("_")[2]
         if with_tasks and family == "resnet":
             continue
         larger = SIZES[min(len(SIZES) - 1, SIZES.index(size) + entry.get("larger", 0))]
         settings = {key: value for key, value in choice.rule.settings.items() if key != "with_tasks"}
-        settings |= {"model": f"{family}_{larger}", "task": entry.get("task", {})}
+        settings |= {"model": f"{family}_{larger}", "task": entry.get("task", {}), **entry.get("settings", {})}
         config = replace(choice.config, **completed(settings, choice.config, given, choice.found))
-        found += [config] if config.model not in [each.model for each in found] else []
+        found += [Member(config, entry.get("cost", 1.0))] if config not in [each.config for each in found] else []
     return found
+
+
+def groups_of(members: Sequence[Member], together: int) -> list[Sequence[Member]]:
+    """The members in groups that are trained at the same time."""
+    return [members[first : first + together] for first in range(0, len(members), together)]
+
+
+def group_cost(group: Sequence[Member]) -> float:
+    """Cost of the slowest member of a group."""
+    return max(member.cost for member in group)
 
 
 def member_choice(choice: Choice, own: RunConfig) -> Choice:
@@ -133,18 +149,19 @@ class Search:
 
     def board(self) -> Table:
         """Table shown on the terminal while a member is trained."""
-        return search_board(self.record, self.members(), self._left())
+        return search_board(self.record, [member.config for member in self.members()], self._left())
 
-    def members(self) -> list[RunConfig]:
-        """The settings of all members."""
-        return member_settings(self.choice, self.record.given)
+    def members(self) -> list[Member]:
+        """All members that may be planned."""
+        return portfolio_members(self.choice, self.record.given)
 
     def _train_next(self) -> None:
         """Train the next member, or the next few at the same time, in their share of the remaining time."""
         done, count, together = len(self.record.members), self.record.count, self.record.workers.count
         numbers = range(done + 1, min(done + together, count) + 1)
         left, began = 60 * self.record.minutes - self.seconds() - END_SECONDS, self.seconds()
-        share = left / math.ceil((count - done) / together) - len(numbers) * self._asked_seconds()
+        groups = groups_of(self.members()[done:count], together)
+        share = left * group_cost(groups[0]) / sum(map(group_cost, groups)) - sum(map(self._asked_seconds, groups[0]))
         runs = {number: self._own(number, share) for number in numbers}
         for number, own in runs.items():
             self.say(f"member {number} of {count}: {own.model}, {duration(share)} of {duration(left)} left")
@@ -171,7 +188,7 @@ class Search:
     def _own(self, number: int, share: float) -> RunConfig:
         """Settings of a member with a budget of ``share`` seconds."""
         output = str(self.path / f"members/{number}")
-        config = self.members()[number - 1]
+        config = self.members()[number - 1].config
         return replace(config, minutes=max(share, 1.0) / 60, output=output, resume=None, overwrite=False)
 
     def _train(self, number: int, own: RunConfig) -> None:
@@ -187,9 +204,10 @@ class Search:
         """Add a trained member to the record, with its predictions on the held-out images unless it diverged."""
         name, trained = f"members/{number}", self.seconds()
         tasks = {task: each.weight for task, each in own.tasks.items()}
+        model = member_name(own, self.choice.config)
         if diverged:
             self.say(f"member {number} diverged and is not used: {diverged}")
-            member = SearchMember(name, own.model, tasks, began, trained, 0.0, diverged=diverged)
+            member = SearchMember(name, model, tasks, began, trained, 0.0, diverged=diverged)
             self.record = replace(self.record, members=(*self.record.members, member))
             return
         result = finished(self.path / name, Scores)
@@ -197,7 +215,7 @@ class Search:
         for split in self._held_out():
             self._answers(name, split)
         asked = self.seconds() - trained
-        member = SearchMember(name, own.model, tasks, began, self.seconds(), result.val.top1, asked)
+        member = SearchMember(name, model, tasks, began, self.seconds(), result.val.top1, asked)
         self.record = replace(self.record, members=(*self.record.members, member))
 
     def _held_out(self) -> list[str]:
@@ -231,10 +249,12 @@ class Search:
     def _left(self) -> float:
         return max(0.0, 60 * self.record.minutes - self.seconds())
 
-    def _asked_seconds(self) -> float:
-        """Seconds of a member's predictions on validation and test images: the longest so far, or an estimate."""
+    def _asked_seconds(self, member: Member) -> float:
+        """Seconds of a member's predictions on validation and test images: by the slowest so far, or an estimate."""
         images = sum(len(images) for name, images in self.dataset.splits().items() if name != "train")
-        return max((member.asked for member in self.record.members), default=0.0) or ASKED_SECONDS * images
+        pairs = zip(self.record.members, self.members(), strict=False)
+        slowest = max((done.asked / known.cost for done, known in pairs), default=0.0)
+        return member.cost * (slowest or ASKED_SECONDS * images)
 
     def _finish(self) -> None:
         """Score the chosen members' saved predictions on the test images; draw the picture."""
@@ -289,14 +309,17 @@ def plan_search(choice: Choice, given: Mapping[str, Any], watch: Stopwatch, work
     config, source, processes = choice.config, choice.source, workers.count
     if config.minutes is None or config.minutes < SHORT or source is None or source.val is None:
         return None
-    members = member_settings(choice, list(given))
+    members = portfolio_members(choice, list(given))
     usual_config = replace(config, minutes=None, epochs=_usual_epochs(choice, given))
     job = job_class(usual_config).build(usual_config, choice=choice)
     with _threads(threads_of_each(processes) if processes > 1 else torch.get_num_threads()):
         usual, _ = expected_seconds(job, World(), measure_speed(job, watch))
-    left = 60 * config.minutes - watch.used(config)
-    at_once = sum(member.head == "logistic" for member in members)
-    count = min(len(members), at_once + processes * int(left / (knowledge().share * usual)))
+    units, count = (60 * config.minutes - watch.used(config)) / (knowledge().share * usual), 0
+    for group in groups_of(members, processes):
+        units -= 0 if group[0].config.head == "logistic" else group_cost(group)
+        if units < 0:
+            break
+        count += len(group)
     record = SearchRecord(config.to_dict(), sorted(given), config.minutes, count, workers=workers)
     return record if count > 1 else None
 

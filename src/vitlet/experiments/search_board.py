@@ -34,8 +34,15 @@ def search_board(record: SearchRecord, settings: Sequence[RunConfig], left: floa
             weight = record.weights.get(member.folder, 0.0)
             score = "diverged" if member.diverged else f"{member.val_top1:.2f}"
             numbers = (f"{(member.ended - member.began) / 60:.1f}", score, f"{weight:.2f}")
-        table.add_row(str(number + 1), config.model, tasks, *numbers)
+        table.add_row(str(number + 1), member_name(config, settings[0]), tasks, *numbers)
     return table
+
+
+def member_name(config: RunConfig, first: RunConfig) -> str:
+    """The model of a member, and the settings by which it differs from a first member of the same model."""
+    differing = [key for key in ("sched", "batch_size") if getattr(config, key) != getattr(first, key)]
+    same = config.model == first.model
+    return config.model + "".join(f", {key.replace('_', ' ')} {getattr(config, key)}" for key in differing if same)
 
 
 def used_members_line(record: SearchRecord) -> str:
