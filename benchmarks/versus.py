@@ -39,13 +39,20 @@ RECIPE = "--aug standard --tta flip --autotune --model-ema --weight-decay 0.1 --
 SIZES = {"cifar10-2000": ("24:32", "32"), "imagenette-852": ("48:64", "64"), "flowers102": ("48:64", "64")}
 ARMS: dict[str, str] = {
     "resnet": "--model resnet_s_for_{side}px --opt muon -b 64 --task none",
+    "resnet-wsd": "--model resnet_s_for_{side}px --opt muon -b 32 --sched wsd --task none",
     "resnet+sprel": "--model resnet_s_for_{side}px --opt muon -b 64 --task sprel=0.3",
     "botnet": "--model botnet_s_for_{side}px --opt muon -b 64 --task none",
     "botnet+sprel": "--model botnet_s_for_{side}px --opt muon -b 64 --task sprel=0.3",
 }
 PAIRS = (
-    *(("resnet", "expert"), ("botnet+sprel", "expert"), ("resnet+sprel", "resnet"), ("botnet+sprel", "botnet")),
-    *(("botnet", "resnet"), ("botnet+sprel", "resnet")),
+    ("resnet", "expert"),
+    ("resnet-wsd", "expert"),
+    ("resnet-wsd", "resnet"),
+    ("botnet+sprel", "expert"),
+    ("resnet+sprel", "resnet"),
+    ("botnet+sprel", "botnet"),
+    ("botnet", "resnet"),
+    ("botnet+sprel", "resnet"),
 )
 """Arms whose paired differences are shown."""
 
