@@ -56,7 +56,7 @@ def test_members_differ_and_keep_what_was_given() -> None:
         f"{name}_for_64px" for name in ("resnet_s", "botnet_s", "resnet_s", "convstem_vit_s", "resnet_m")
     ]
     assert [each.cost for each in planned] == [1, 1, 1, 1, 3.5]
-    assert member_name(members[2], members[0]) == "resnet_s_for_64px, sched wsd, batch size 32"
+    assert member_name(members[2], members[0]) == "resnet_s_for_64px, sched cosine, batch size 64"
     assert {each.lr for each in members} == {0.1} and {each.seed for each in members} == {0}
     assert {each.img_size for each in members} == {(64, 64)}  # an ensemble shows all the same image
     assert members[1].tasks["sprel"].weight == 0.3 and not members[2].tasks
