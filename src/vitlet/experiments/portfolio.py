@@ -55,19 +55,19 @@ END_SECONDS = 1.0
 """Time reserved at the end for the final choice, the picture and the record."""
 
 
-class Member(NamedTuple):
+class PlannedMember(NamedTuple):
     """A member of the portfolio: its settings, and the time of its epochs over that of the default's."""
 
     config: RunConfig
     cost: float = 1.0
 
 
-def portfolio_members(choice: Choice, given: Sequence[str]) -> list[Member]:
+def portfolio_members(choice: Choice, given: Sequence[str]) -> list[PlannedMember]:
     """The members of the portfolio for this data, all different, the default first."""
     if choice.layout is not None:  # frozen features first: they take seconds
-        return [Member(frozen_settings(choice, given)), Member(choice.config)]
+        return [PlannedMember(frozen_settings(choice, given)), PlannedMember(choice.config)]
     with_tasks = any(name in given for name in FOR_TASKS)
-    found = [Member(choice.config)]
+    found = [PlannedMember(choice.config)]
     for entry in knowledge().portfolio[1:]:
         family, size = entry["family"], str(choice.rule.settings["model"]).rpartition("_")[2]
         if with_tasks and family == "resnet":
@@ -76,16 +76,18 @@ def portfolio_members(choice: Choice, given: Sequence[str]) -> list[Member]:
         settings = {key: value for key, value in choice.rule.settings.items() if key != "with_tasks"}
         settings |= {"model": f"{family}_{larger}", "task": entry.get("task", {}), **entry.get("settings", {})}
         config = replace(choice.config, **completed(settings, choice.config, given, choice.found))
-        found += [Member(config, entry.get("cost", 1.0))] if config not in [each.config for each in found] else []
+        found += (
+            [PlannedMember(config, entry.get("cost", 1.0))] if config not in [each.config for each in found] else []
+        )
     return found
 
 
-def groups_of(members: Sequence[Member], together: int) -> list[Sequence[Member]]:
+def groups_of(members: Sequence[PlannedMember], together: int) -> list[Sequence[PlannedMember]]:
     """The members in groups that are trained at the same time."""
     return [members[first : first + together] for first in range(0, len(members), together)]
 
 
-def group_cost(group: Sequence[Member]) -> float:
+def group_cost(group: Sequence[PlannedMember]) -> float:
     """Cost of the slowest member of a group."""
     return max(member.cost for member in group)
 
@@ -151,7 +153,7 @@ class Search:
         """Table shown on the terminal while a member is trained."""
         return search_board(self.record, [member.config for member in self.members()], self._left())
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[PlannedMember]:
         """All members that may be planned."""
         return portfolio_members(self.choice, self.record.given)
 
@@ -249,7 +251,7 @@ class Search:
     def _left(self) -> float:
         return max(0.0, 60 * self.record.minutes - self.seconds())
 
-    def _asked_seconds(self, member: Member) -> float:
+    def _asked_seconds(self, member: PlannedMember) -> float:
         """Seconds of a member's predictions on validation and test images: by the slowest so far, or an estimate."""
         images = sum(len(images) for name, images in self.dataset.splits().items() if name != "train")
         pairs = zip(self.record.members, self.members(), strict=False)
