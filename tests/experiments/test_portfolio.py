@@ -61,7 +61,8 @@ def test_members_differ_and_keep_what_was_given() -> None:
     assert {each.img_size for each in members} == {(64, 64)}  # an ensemble shows all the same image
     assert members[1].tasks["sprel"].weight == 0.3 and not members[2].tasks
     assert "(measured: " in member_choice(choice, members[0]).lines[0]
-    assert "(not measured for such data)" in member_choice(choice, members[1]).lines[0]
+    for other in members[1:]:  # the third is the same model with other settings
+        assert "(not measured for such data)" in member_choice(choice, other).lines[0]
     config = RunConfig.from_dict({"task": {"drloc": 0.5}})
     choice = choose_for(config, {"task"}, found, "cpu")
     asked = [each.config for each in portfolio_members(choice, ["task"])]
@@ -295,6 +296,9 @@ def test_a_member_that_diverges_does_not_end_a_search(
         assert [bool(member.diverged) for member in record.members] == [True, False]
         assert "diverged" in printed.out.split("members/1")[-1].splitlines()[0]
         assert best_member(tmp_path / "s").name == "2"
+        assert main(["report", str(tmp_path / "s")]) == 0  # of the diverged member, too
+        page = (tmp_path / "s" / "report.html").read_text(encoding="utf-8")
+        assert ">diverged<" in page.partition("<h2>Search</h2>")[2].partition("<h2>Result</h2>")[0]
     else:
         assert code == 4 and "all 2 members diverged: the " in printed.err and not record.done
 

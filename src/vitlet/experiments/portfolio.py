@@ -1,9 +1,9 @@
 """Search for the best model within a time budget: train a portfolio of models, then use the best one or an ensemble.
 
-As many members of the portfolio as can each be trained for a useful time share the budget equally. The default settings
-come first, so that there is a usable model early. There is no successive halving: members that are trained to their end
-make the better ensemble. A greedy ensemble (Caruana et al., 2004: members are added with replacement while the loss on
-the validation images decreases) is used if it is at least as accurate on these images as the best single run.
+As many members of the portfolio as can each be trained for a useful time share the budget by their cost. The default
+comes first, so that there is a usable model early. There is no successive halving: members that are trained to their
+end make the better ensemble. A greedy ensemble (Caruana et al., 2004: members are added with replacement while the loss
+on the validation images decreases) is used if it is at least as accurate on these images as the best single run.
 """
 
 from __future__ import annotations
@@ -76,9 +76,8 @@ def portfolio_members(choice: Choice, given: Sequence[str]) -> list[PlannedMembe
         settings = {key: value for key, value in choice.rule.settings.items() if key != "with_tasks"}
         settings |= {"model": f"{family}_{larger}", "task": entry.get("task", {}), **entry.get("settings", {})}
         config = replace(choice.config, **completed(settings, choice.config, given, choice.found))
-        found += (
-            [PlannedMember(config, entry.get("cost", 1.0))] if config not in [each.config for each in found] else []
-        )
+        if config not in [each.config for each in found]:
+            found.append(PlannedMember(config, entry.get("cost", 1.0)))
     return found
 
 
@@ -93,8 +92,9 @@ def group_cost(group: Sequence[PlannedMember]) -> float:
 
 
 def member_choice(choice: Choice, own: RunConfig) -> Choice:
-    """The choice with a member's settings; what was measured holds for the default model only."""
-    rule = choice.rule if own.model == choice.config.model else replace(choice.rule, measured=None)
+    """The choice with a member's settings; what was measured holds for the default settings only."""
+    usual = member_name(own, choice.config) == choice.config.model
+    rule = choice.rule if usual else replace(choice.rule, measured=None)
     return replace(choice, config=own, rule=rule)
 
 

@@ -28,7 +28,8 @@ class RayRun:
             try:
                 self.returncode = self.ray.get(self.task)
             except self.ray.exceptions.RayError as problem:  # a lost node: the search can be resumed
-                self.log.write_text(f"vitlet: Ray: {first_line(problem)}\n", encoding="utf-8")
+                with self.log.open("a", encoding="utf-8") as file:
+                    file.write(f"vitlet: Ray: {first_line(problem)}\n")
                 self.returncode = 1
         return self.returncode
 
