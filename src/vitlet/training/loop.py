@@ -119,7 +119,9 @@ def train_job(
         except RuntimeError as problem:
             raise lost_process(problem, world) or problem from problem
         except ValueError as problem:
-            raise one_value_error(problem) or problem from problem
+            if (error := one_value_error(problem)) is None:
+                raise
+            raise error from problem
 
 
 def _train(
